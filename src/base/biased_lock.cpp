@@ -15,13 +15,14 @@ long membarrier(int command) { return syscall(SYS_membarrier, command, 0, 0); }
 
 }  // namespace
 
-// False until static initialisation reaches it. That is safe, because light_fence() is a full fence until then.
+// False until static initialisation reaches this constant. That is safe, because light_fence() is a full fence until
+// then.
 const bool g_has_membarrier = membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) == 0;
 
 void heavy_fence() {
   if (membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) == 0) return;
-  // Not registered: static initialisation has not reached g_has_membarrier. If registering fails, too, the system has
-  // no membarrier, and light_fence() is a full fence.
+  // The process is not registered yet: static initialisation has not reached g_has_membarrier. If registering fails,
+  // too, the system has no membarrier, and light_fence() is a full fence.
   if (membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) == 0 && membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) == 0)
     return;
   full_fence();

@@ -1,8 +1,8 @@
 // BiasedLock: a lock for data that one thread uses nearly always and other threads rarely, and the asymmetric fences
-// that it is built on. The cpu device uses it for its queues.
+// that it is built on. The queues of the cpu and cuda devices use it, for example.
 //
 // Every plain lock needs an atomic read-modify-write, which waits until the thread's earlier stores have reached the
-// cache. If another core has just read those cache lines, as with a queue, that costs 40-60 ns per op. The bias
+// cache. If another core has just read those cache lines, as with a queue, that costs 40-60 ns each time. The bias
 // owner of a BiasedLock takes it with plain stores and loads. Any other thread must first revoke the bias with a system
 // call.
 #pragma once
@@ -23,12 +23,14 @@ void heavy_fence();
 inline void light_fence() {
   if (!g_has_membarrier) [[unlikely]]
     return full_fence();
-  asm volatile("" ::: "memory");  // stops the compiler from reordering; heavy_fence() stops the other cores
+  // Only keeps the compiler from reordering. The core may reorder: heavy_fence() makes every other running thread of
+  // this process execute a full fence.
+  asm volatile("" ::: "memory");
 }
 
-// A former bias owner may be late: it saw its bias and was preempted. Then it sets its flag when the lock is already
-// biased to another thread. So each thread that ever becomes the bias owner has its own slot, whose flag no other
-// thread writes.
+// A former bias owner may be late: it read that the lock is biased to it, and was preempted. Then it sets its flag in
+// taken_ when the lock is already biased to another thread. So each thread that ever becomes the bias owner has its own
+// slot, whose flag no other thread writes.
 class SLIP_CAPABILITY("biased lock") BiasedLock {
  public:
   void lock() SLIP_ACQUIRE() {
@@ -82,7 +84,8 @@ class SLIP_CAPABILITY("biased lock") BiasedLock {
   std::atomic<bool> taken_[kSlots] = {};  // the slot's thread holds the lock, or is checking its bias
   SpinLock lock_;
   int slot_ = kNoSlot;  // the holder's slot if it entered by its bias; written by the holder
-  // The lock becomes biased to a thread that took it `threshold_` times in a row. Each revocation raises the threshold.
+  // The lock becomes biased to a thread that takes it again `threshold_` times in a row. Each revocation raises the
+  // threshold.
   std::uint64_t last_holder_ SLIP_GUARDED_BY(lock_) = 0;
   std::uint32_t streak_ SLIP_GUARDED_BY(lock_) = 0;
   std::uint32_t threshold_ SLIP_GUARDED_BY(lock_) = 16;

@@ -31,7 +31,7 @@ const char* code_name(ErrorCode code) {
     case ErrorCode::kCaptureMerge: return "captures would merge";
     case ErrorCode::kCaptureUnmatched: return "capture ended on another stream";
     case ErrorCode::kCaptureUnjoined: return "forked stream not joined";
-    case ErrorCode::kCaptureIsolation: return "edge across the capture's border";
+    case ErrorCode::kCaptureIsolation: return "dependency between captured and uncaptured work";
     case ErrorCode::kCaptureImplicit: return "implicit dependency on the legacy stream while capturing";
     case ErrorCode::kCaptureWrongThread: return "capture ended on another thread";
     case ErrorCode::kTimeout: return "timeout";
@@ -68,14 +68,15 @@ namespace {
 
 std::string limit_text(rlim_t limit) { return limit == RLIM_INFINITY ? "any number" : fmt::format("{}", limit); }
 
-std::string limit_of(int error) {
+// How many descriptors may be open, and how to raise this limit.
+std::string limit_hint(int error) {
   if (error == ENFILE) return "the limit of this host is in /proc/sys/fs/file-max";
   rlimit files{};
   if (::getrlimit(RLIMIT_NOFILE, &files) != 0) return "see ulimit -n";
   const std::string more = files.rlim_max > files.rlim_cur
                                ? fmt::format("up to {} without root", limit_text(files.rlim_max))
                                : "a higher limit needs root";
-  return fmt::format("this process may have {} open; raise the limit before it starts with ulimit -n ({})",
+  return fmt::format("this process may have {} files open; raise the limit before it starts with ulimit -n ({})",
                      limit_text(files.rlim_cur), more);
 }
 
@@ -85,7 +86,7 @@ bool is_out_of_descriptors(int error) { return error == EMFILE || error == ENFIL
 
 void fail_errno(const std::string& what, int error) {
   if (!is_out_of_descriptors(error)) fail(ErrorCode::kIo, {}, "{}: {}", what, std::strerror(error));
-  throw TooManyFiles(ErrorCode::kIo, fmt::format("{}: {}: {}", what, std::strerror(error), limit_of(error)), {});
+  throw TooManyFiles(ErrorCode::kIo, fmt::format("{}: {}: {}", what, std::strerror(error), limit_hint(error)), {});
 }
 
 }  // namespace slip::base

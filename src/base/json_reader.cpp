@@ -57,7 +57,7 @@ const char* JsonInput::refill(const char* keep) {
   const auto kept = static_cast<std::size_t>(end_ - first);
   const auto keep_offset = static_cast<std::size_t>(keep - first), at_offset = static_cast<std::size_t>(at_ - first);
   before_ += static_cast<std::uint64_t>(first - block_.get());
-  if (kept > capacity_ / 2) {  // doubled, so that a long text is moved only a few times
+  if (kept > capacity_ / 2) {  // the window is doubled, so that a long text is moved only a few times
     auto larger = std::make_unique_for_overwrite<char[]>(capacity_ * 2 + kScanPadding);
     std::memcpy(larger.get(), first, kept);
     block_ = std::move(larger);
@@ -155,11 +155,11 @@ void JsonScalars::read_simple_escape() {
 }
 
 void JsonScalars::read_escape() {
-  std::uint32_t high = 0;  // first half of a surrogate pair; its second half must be the next escape
+  std::uint32_t high = 0;  // 0, or a first half of a surrogate pair whose second half may be the next escape
   for (;;) {
     ++at_;  // the backslash
     if (peek() != 'u') {
-      if (high != 0) append_code_point(buffer_, high);  // an unpaired surrogate
+      if (high != 0) append_code_point(buffer_, high);  // an unpaired surrogate becomes U+FFFD
       return read_simple_escape();
     }
     ++at_;
@@ -186,10 +186,11 @@ void JsonScalars::skip_number() {
   else static_cast<void>(number());
 }
 
-// --- Numbers, in every form that JSON allows. The header reads the usual forms itself. ---
+// --- Numbers, in every form that JSON allows. Inline functions of the header read the usual forms. ---
 
 namespace {
 
+// Appends the digits from `at` on to the number. Returns how many there were.
 std::uint64_t add_digits(const char*& at, JsonNumber& into, bool decimals) {
   std::uint64_t count = 0;
   for (; is_digit(*at); ++at, ++count) {
@@ -334,7 +335,7 @@ void JsonReader::require(char bracket, const char* what) {
   if (found != bracket) fail(fmt::format("expected {}, found {}", what, name_of(found)));
 }
 
-// Moves to the next member or item: past the comma, or past the closing bracket.
+// Moves to the next member or item, past the comma. False: there is none, and the reader is past the closing bracket.
 bool JsonReader::next(char close, const char* what) {
   int found = peek_past_space();
   const bool first = std::exchange(first_, false);
@@ -353,7 +354,7 @@ bool JsonReader::next(char close, const char* what) {
 bool JsonReader::next_item_or_end() {
   if (peek_past_space() == ',' && !first_) {
     ++at_;
-    first_ = !at_end();
+    first_ = !at_end();  // next_item() then expects no further comma
     if (!first_) return false;
     if (next_is(']')) fail("']' after a comma in an array");
   }
@@ -362,8 +363,8 @@ bool JsonReader::next_item_or_end() {
 
 std::string_view JsonReader::read_key() {
   std::string_view key = text();
-  // The colon nearly always follows immediately. If not, searching it may move the window that holds `key`, so copy the
-  // key first.
+  // The colon nearly always follows immediately. If it does not, the search for it may move the window that holds
+  // `key`, so copy the key first.
   if (*at_ != ':') {
     key_.assign(key);
     key = key_;

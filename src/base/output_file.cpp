@@ -47,18 +47,18 @@ OutputFile::OutputFile(const std::string& path, Here here) : path_(path), target
   const std::unique_ptr<char, void (*)(void*)> real(exists ? ::realpath(path.c_str(), nullptr) : nullptr, std::free);
   if (real) target_ = real.get();  // write to the target of a symbolic link: do not replace the link itself
   if (open_unnamed()) return;
-  written_ = fmt::format("{}.{}.tmp", target_, ::getpid());
+  temporary_ = fmt::format("{}.{}.tmp", target_, ::getpid());
   // O_NOFOLLOW: another user's symbolic link must not redirect the temporary file.
-  file_ = ::open(written_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666);
+  file_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666);
   if (file_ < 0) {
     const int error = errno;
-    written_.clear();
+    temporary_.clear();
     fail("cannot open for writing", error);
   }
 }
 
 // Opens a file that has no name yet, so nothing is left if the process is killed before finish(). False: the file
-// system does not support O_TMPFILE, or /proc, which name_it() needs, is missing.
+// system does not support O_TMPFILE, or /proc, which give_temporary_name() needs, is missing.
 bool OutputFile::open_unnamed() {
   file_ = ::open(folder_of(target_).c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
   if (file_ < 0) return false;
@@ -72,7 +72,7 @@ bool OutputFile::open_unnamed() {
 
 OutputFile::~OutputFile() {
   if (file_ >= 0) ::close(file_);
-  if (!written_.empty()) ::unlink(written_.c_str());
+  if (!temporary_.empty()) ::unlink(temporary_.c_str());
 }
 
 void OutputFile::fail(const char* what, int error) const {
@@ -91,22 +91,22 @@ void OutputFile::write(std::string_view text) {
 
 // Links the file under a temporary name first, because a link cannot replace a file, but a rename can, atomically. If a
 // file with that temporary name exists, a killed process has left it.
-void OutputFile::name_it() {
+void OutputFile::give_temporary_name() {
   std::string name = fmt::format("{}.{}.tmp", target_, ::getpid());
   const auto link = [&] {
     return ::linkat(AT_FDCWD, descriptor_path(file_).c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) == 0;
   };
   if (!link() && (errno != EEXIST || ::unlink(name.c_str()) != 0 || !link())) fail("cannot write", errno);
-  written_ = std::move(name);
+  temporary_ = std::move(name);
 }
 
 void OutputFile::finish() {
-  if (unnamed_) name_it();
+  if (unnamed_) give_temporary_name();
   // Some file systems report a full disk only when the file is closed.
   if (::close(std::exchange(file_, -1)) != 0) fail("cannot write", errno);
-  if (written_.empty()) return;
-  if (std::rename(written_.c_str(), target_.c_str()) != 0) fail("cannot rename to", errno);
-  written_.clear();
+  if (temporary_.empty()) return;
+  if (std::rename(temporary_.c_str(), target_.c_str()) != 0) fail("cannot rename to", errno);
+  temporary_.clear();
 }
 
 void write_file(const std::string& path, std::string_view text, Here here) {

@@ -1,7 +1,7 @@
 // OutputFile: a file that is written completely or not at all. The bytes go into an unnamed file of the same folder
 // (O_TMPFILE), which gets its name in finish(). So a process that is killed before finish() leaves nothing behind. On
 // file systems without O_TMPFILE, a temporary file in the same folder is used; a killed process leaves that one behind.
-// Every write is checked. "-" is the standard output.
+// Pipes, devices and the standard output, whose path is "-", are written directly. Every failure throws kIo.
 #pragma once
 
 #include <string>
@@ -15,7 +15,7 @@ namespace slip::base {
 class OutputFile : NoCopy {
  public:
   OutputFile(const std::string& path, Here here);
-  ~OutputFile();  // without finish(): removes the file
+  ~OutputFile();  // without finish(): removes the temporary file
 
   void write(std::string_view text);
   void finish();
@@ -23,14 +23,14 @@ class OutputFile : NoCopy {
  private:
   [[noreturn]] void fail(const char* what, int error) const;
   bool open_unnamed();
-  void name_it();
+  void give_temporary_name();
 
-  std::string path_;     // as given, for messages
-  std::string target_;   // the final path, with symbolic links resolved
-  std::string written_;  // the temporary file; empty: unnamed, a device, a pipe, or the standard output
+  std::string path_;       // as given, for messages
+  std::string target_;     // the final path, with symbolic links resolved
+  std::string temporary_;  // path of the temporary file; empty: unnamed, a device, a pipe, or the standard output
   Here here_;
   int file_ = -1;
-  bool unnamed_ = false;
+  bool unnamed_ = false;  // opened with O_TMPFILE
 };
 
 void write_file(const std::string& path, std::string_view text, Here here);

@@ -22,8 +22,8 @@ std::string format_flops(double flops_per_second);  // "787 TFLOP/s"
 std::string format_percent(double percent);         // "49.9 %"
 std::string format_times(double factor);            // "1.53x"
 
-// The whole text as a number from `low` to `high`; nullopt if it is anything else. `base`: of an integer, by
-// default 10.
+// The number that the whole text is; nullopt if the text is no number, or one outside `low` to `high` (both allowed).
+// `base`: the base of an integer; 10 if it is not given.
 template <class Number>
 std::optional<Number> parse_number(std::string_view text, Number low, Number high, auto... base) {
   Number value{};
@@ -32,7 +32,8 @@ std::optional<Number> parse_number(std::string_view text, Number low, Number hig
   return whole && value >= low && value <= high ? std::optional(value) : std::nullopt;
 }
 
-// "4MiB", "64 KiB", "1000", "2GB" -> bytes. False: the text is not a size.
+// "4MiB", "64 KiB", "1000", "2GB" -> bytes. K, M and G alone are powers of 1024; KB, MB and GB are powers of 1000.
+// False: the text is not a size, or the size does not fit into 64 bits.
 bool parse_bytes(std::string_view text, std::uint64_t& bytes);
 
 }  // namespace slip::base

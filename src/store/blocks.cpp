@@ -16,8 +16,9 @@
 namespace slip::store {
 namespace {
 
-// Returns the address in a destination for the first byte of a range. It equals `offset` modulo the alignment, so that
-// direct reads need no bounce buffer. If the range does not fit that way, it is the start of the destination.
+// Returns the address in a destination for the first byte of a range. This address equals `offset` modulo the
+// alignment, so that direct reads need no bounce buffer. If the range does not fit that way, it is the start of the
+// destination.
 std::byte* place_in(const Destination& destination, std::uint64_t offset, std::size_t bytes, std::size_t alignment) {
   const auto begin = reinterpret_cast<std::uintptr_t>(destination.memory);
   // The subtraction may wrap around, which is harmless, because the alignment is a power of two.
@@ -111,7 +112,7 @@ void BlockIo::count(const ReadRange& range, const ReadBlock& block) {
 }
 
 struct ReadDone {
-  std::uint64_t tag = 0;
+  std::uint64_t tag = 0;    // the tag that was passed to put()
   std::int32_t result = 0;  // bytes, or minus errno
 };
 
@@ -125,7 +126,7 @@ class ReadRing : base::NoCopy {
     io_uring ring{};
     if (::io_uring_queue_init(entries, &ring, 0) != 0) return nullptr;
     std::unique_ptr<ReadRing> result(new ReadRing(ring));
-    // IORING_OP_READ (Linux 5.6) has no feature bit; this one came with the same release.
+    // IORING_OP_READ (Linux 5.6) has no feature bit, but IORING_FEAT_RW_CUR_POS came with the same release.
     if ((ring.features & IORING_FEAT_RW_CUR_POS) == 0) return nullptr;
     return result;
   }
@@ -221,8 +222,8 @@ void DiskQueue::append(const ReadRange& range) {
   entry.blocks = range.blocks(io_.options().block_bytes);
 }
 
-// Waits for the reads in flight. Otherwise the kernel would write into memory that its owner already uses for something
-// else.
+// Waits for the reads in flight: otherwise the kernel could write into memory that the owner of the destination already
+// uses for something else.
 void DiskQueue::end_all(Here here) {
   for (const std::size_t slot : due_slots_) release(slot);
   due_slots_.clear();
@@ -281,9 +282,9 @@ void DiskQueue::begin_blocks(const Next& next) {
 std::optional<ReadFault> DiskQueue::read(const ReadRange& range, const Next& next, Here here) {
   if (count_ == 0) append(range);
   const Entry& wanted = at(0);
-  // Some virtual disks report completions only when they have no more reads queued. So each completed read is replaced
-  // by a new one before this function returns. After the range is complete, at most slots_.size() more reads are
-  // replaced, so it always returns.
+  // Some virtual disks report completions only when their queue is empty, so many completions arrive together. Before
+  // this function returns, it replaces all these reads by new ones; otherwise the disk would be idle until the next
+  // call. After the range is complete, it takes at most slots_.size() more completions, so it always returns.
   for (std::size_t replacements_left = slots_.size();;) {
     begin_blocks(next);
     const bool ends = wanted.over();

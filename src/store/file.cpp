@@ -25,16 +25,17 @@ struct stat status_of(int descriptor, const std::string& path, Here here) {
 
 bool same_time(const timespec& a, const timespec& b) { return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec; }
 
-// Compares the change time, too. Programs such as tar and rsync set the modification time back, but that updates the
-// change time, which no program can set. Adding or removing a hard link updates it as well, so then it is not compared.
-// If another file replaces this one at its path, the open file keeps its bytes.
+// Whether the open file still has the same bytes. Compares the change time, too: programs such as tar and rsync set the
+// modification time back, which updates the change time, and no program can set that one. Adding or removing a hard
+// link also updates the change time, so it is not compared if the number of links differs. That happens, for example,
+// when another file replaces this one at its path.
 bool same_bytes(const struct stat& a, const struct stat& b) {
   return a.st_size == b.st_size && a.st_dev == b.st_dev && a.st_ino == b.st_ino && same_time(a.st_mtim, b.st_mtim) &&
          (same_time(a.st_ctim, b.st_ctim) || a.st_nlink != b.st_nlink);
 }
 
-// The alignment for direct I/O; 0: not supported. Kernels before 6.1 do not report it; then the page size is used,
-// which suits every disk.
+// The alignment for direct I/O, in bytes; 0: not supported. Kernels before 6.1 and some file systems do not report it;
+// then it is 4096, which suits every disk.
 std::size_t alignment_of(int descriptor) {
 #if defined(STATX_DIOALIGN)
   struct statx status {};
@@ -78,7 +79,8 @@ ssize_t read_now(const File& file, std::uint64_t offset, void* into, std::size_t
   }
 }
 
-// For file systems without RWF_NOWAIT, such as tmpfs: a plain read, which may block if a page was just dropped.
+// Reads bytes that were found in the page cache. File systems without RWF_NOWAIT, such as tmpfs, need a plain read,
+// which may block if a page was just dropped.
 std::size_t read_known_cached(const File& file, std::uint64_t offset, void* into, std::size_t bytes) {
   ssize_t got = read_now(file, offset, into, bytes);
   if (got < 0 && errno == EOPNOTSUPP) got = ::pread(file.descriptor(), into, bytes, static_cast<off_t>(offset));
@@ -147,8 +149,9 @@ void File::read(std::uint64_t offset, void* into, std::size_t bytes, Here here) 
     base::fail(ErrorCode::kIo, here, "cannot read {} bytes at {} of '{}': {}", bytes, offset, path_,
                std::strerror(error));
   if (got < bytes)
-    base::fail(ErrorCode::kIo, here, "'{}' ends {} bytes into the {} bytes at {}: it was cut short (it had {} bytes)",
-               path_, got, bytes, offset, size());
+    base::fail(ErrorCode::kIo, here,
+               "'{}' ends {} bytes into the {} bytes at {}: it was cut short (it had {} bytes when opened)", path_, got,
+               bytes, offset, size());
 }
 
 void File::require_unchanged(Here here) const {
@@ -198,10 +201,10 @@ bool none_cached(const File& file, std::uint64_t offset, std::size_t bytes) {
   return pages_cached(file, offset, bytes) == 0;
 }
 
-// An RWF_NOWAIT read that fails with EAGAIN still starts the kernel's read-ahead (Linux 6.18: 1 MiB requested, 256
-// pages read). That fills the page cache and reads everything twice. So cachestat is called first. It exists since
-// Linux 6.5, and only the owner and writers of the file may call it. If it fails, a read of one page is tried first:
-// that starts no read-ahead beyond the page.
+// An RWF_NOWAIT read that fails with EAGAIN still starts the kernel's read-ahead: on Linux 6.18, a request for 1 MiB
+// reads 256 pages. That fills the page cache and reads everything twice. So cachestat is called first. It exists since
+// Linux 6.5, and only the owner and writers of the file may call it. If cachestat fails, a read of one page is tried
+// first: that starts no read-ahead beyond the page.
 std::size_t read_cached(const File& file, std::uint64_t offset, void* into, std::size_t bytes) {
   if (const std::optional<std::uint64_t> cached = pages_cached(file, offset, bytes))
     return *cached == pages_of(offset, bytes) ? read_known_cached(file, offset, into, bytes) : 0;

@@ -27,20 +27,19 @@ class BlockReader {
   static std::size_t lead(const File& file, std::uint64_t offset) { return offset % file.direct_alignment(); }
   static std::size_t room(const File& file, std::uint64_t offset, std::size_t bytes);
 
-  // Returns the address of the first requested byte. It equals `offset` modulo file.direct_alignment() if the bytes fit
-  // into the destination that way; otherwise it is the start of the destination. With a capacity of exactly `bytes` it
-  // is always the start. Throws
-  // kInvalidValue if the range is beyond the file or the destination too small. Throws kIo with the path, the offset
-  // and the bytes if the disk fails or the file was changed since it was opened. The bytes of the destination are then
-  // undefined, and are not written any more.
+  // Returns the address of the first requested byte. This address equals `offset` modulo file.direct_alignment() if the
+  // bytes fit into the destination that way; otherwise it is the start of the destination. With a capacity of exactly
+  // `bytes` it is always the start. Throws kInvalidValue if the range is beyond the file or the destination too small.
+  // Throws kIo with the path if the disk fails or the file was changed since it was opened. The bytes of the
+  // destination are then undefined, and are not written any more.
   std::byte* read(const File& file, std::uint64_t offset, std::size_t bytes, Destination destination,
                   Here here = Here::at()) {
     return read({&file, offset, bytes, destination}, {}, here);
   }
-  // The same with read-ahead. When more blocks can be in flight, the reader calls `next`, which returns the request
-  // after the last one. The caller must then read these requests with this function, in the same order. From the call
-  // of `next` on, the reader may write to the request's destination. It stops when that request has been read, when
-  // another request is read instead, or when the reader is destroyed.
+  // The same with read-ahead. When the reader can have more blocks in flight, it calls `next`, which returns the
+  // request after the last one, or nothing. The caller must then read these requests with this function, in the same
+  // order. From the call of `next` on, the reader may write to the request's destination. It stops when that request
+  // has been read, when another request is read instead, or when the reader is destroyed.
   using Next = std::function<std::optional<ReadRequest>()>;
   std::byte* read(const ReadRequest& request, const Next& next, Here here = Here::at());
 
@@ -65,7 +64,8 @@ class BlockReader {
   BlockIo io_;
   base::Mutex reading_;  // held for a whole read
   std::unique_ptr<DiskQueue> queue_ SLIP_PT_GUARDED_BY(reading_);
-  // The next request is read by threads, so the queue must not read past it.
+  // `next` has returned a request that the queue does not read: it is cached, cannot use direct I/O, or is invalid. So
+  // the queue reads no further ahead until the caller asks for this request.
   bool held_back_ SLIP_GUARDED_BY(reading_) = false;
 
   ReadRange range_;  // the range that is being read

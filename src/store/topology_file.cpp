@@ -15,7 +15,8 @@ namespace {
 
 constexpr std::uint64_t kMaxBytes = 4 << 20;  // the files of the largest machines have about 100 KB
 
-// The first line of a file in /proc or /sys, whose size is not known in advance.
+// The first line of a file in /proc or /sys, whose size is not known in advance. Nothing: it cannot be read, or is
+// empty.
 std::optional<std::string> kernel_text(const std::string& path) {
   std::ifstream file(path);
   std::string line;

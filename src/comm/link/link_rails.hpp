@@ -1,12 +1,13 @@
-// LinkRails: over which network interfaces (rails, see transport/net/rails.hpp) the connections of this rank go. Links
-// owns it; only one thread at a time may use it.
+// LinkRails: chooses the network interfaces (rails, see transport/net/rails.hpp) for the connections of this rank.
+// Links owns it; only one thread at a time may use it.
 //
 // Each rank listens at all its rails. The sender chooses the rails of a connection:
 //   bound      to one rail. Used if the number of a call's channels is a multiple of the number of rails. Each channel
-//              then has one rail: that of the NIC that the topology gives to the channel, otherwise the rails in turn.
+//              then has one rail: that of the NIC that the topology gives to the channel, otherwise round-robin.
 //   striped    over all rails, in equal parts. Used for all other calls, and for sends and receives. Small messages use
 //              only the first rail of the connection; the first rail differs between pairs of ranks.
-// With one rail for each host, which is the usual case, nothing is bound and both are the same.
+// Usually each host has only the interface that its ranks also use during setup. Then no connection is bound to an
+// interface, and bound and striped connections are the same.
 #pragma once
 
 #include <set>
@@ -28,7 +29,7 @@ enum class RailUse { kBound, kStriped };
 
 class LinkRails {
  public:
-  // The rails of this rank. `control`: where the other ranks reach it during setup.
+  // The rails of this rank. `control`: the address at which the other ranks reach it during setup.
   static std::vector<transport::Rail> own(const std::string& rule, const std::string& control,
                                           const TopologyNics& topology);
 
@@ -43,7 +44,8 @@ class LinkRails {
     use_ = count_ < 2 || channels % count_ == 0 ? RailUse::kBound : RailUse::kStriped;
   }
   RailUse use() const { return use_; }  // of the current call, the same on all ranks; kBound if there is one rail
-  // The paths of the connection to a rank, in the order in which stripes use them. Empty: rails are not used.
+  // The paths of the connection to a rank, in the order in which stripes use them. Empty: the connection is not bound
+  // to interfaces.
   std::vector<transport::RailPath> paths(int rank, int channel, RailUse use) const;
   // Later connections do not use this path.
   void lose(const transport::RailPath& path) { lost_.insert(path.text()); }

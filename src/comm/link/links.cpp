@@ -18,11 +18,13 @@
 namespace slip::comm {
 namespace {
 
-constexpr std::int64_t kSleepNs = 1'000'000;  // a limit, because the failure of another rank makes no descriptor ready
+// The maximum sleep: the failure of another rank makes no descriptor ready.
+constexpr std::int64_t kSleepNs = 1'000'000;
 
 constexpr LinkRates kPipes{.latency_us = kPipeLatencyUs, .gbps = kPipeGbps, .message_us = kPipeMessageUs};
-constexpr int kPings = 16, kLarge = 3;
-constexpr std::uint64_t kPingBytes = 8, kMinBytes = 64 << 10, kMaxBytes = 1 << 20;
+// measure_links() exchanges kSmallBytes for the latency, and kMinBytes or kMaxBytes for the bandwidth.
+constexpr int kSmallExchanges = 16, kLargeExchanges = 3;
+constexpr std::uint64_t kSmallBytes = 8, kMinBytes = 64 << 10, kMaxBytes = 1 << 20;
 constexpr double kLongUs = 2000;  // if an exchange of kMinBytes takes longer, kMaxBytes are not exchanged: too slow
 
 // The links in both directions between this rank and a peer that measures at the same time.
@@ -31,10 +33,8 @@ class Pair {
   Pair(transport::Bootstrap& bootstrap, Links& links, int peer, std::int64_t deadline_ns)
       : bootstrap_(bootstrap), links_(links), peer_(peer), deadline_ns_(deadline_ns) {}
 
-  // said(): the first byte that the peer sent in the last exchange. say(): the first byte that this rank sends in the
-  // next.
-  std::byte& said() { return in_[0]; }
-  std::byte& say() { return out_[0]; }
+  std::byte first_received() const { return in_[0]; }  // the first byte that the peer sent in the last exchange
+  std::byte& first_sent() { return out_[0]; }          // the first byte that this rank sends in the next exchange
   // Both ranks send and receive `bytes` bytes at the same time. Returns the time in microseconds.
   double exchange_us(std::uint64_t bytes) {
     const std::int64_t begun = base::now_ns();
@@ -58,6 +58,7 @@ class Pair {
   Links& links_;
   const int peer_;
   const std::int64_t deadline_ns_;
+  // NotifyingAllocator: the network may register these bytes, and must deregister them before they are freed.
   using Bytes = std::vector<std::byte, base::NotifyingAllocator<std::byte>>;
   Bytes out_ = Bytes(kMaxBytes), in_ = Bytes(kMaxBytes);
 };
@@ -68,18 +69,20 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
-// Both ranks of the pair call it. The `first` rank decides for both whether they measure large messages, too.
+// Both ranks of the pair call this function. One of them, with `first`, decides for both whether they exchange
+// kMaxBytes, too.
 LinkRates measure(Pair& pair, bool first) {
   std::vector<double> small, large;
-  for (int i = 0; i < kPings; ++i) small.push_back(pair.exchange_us(kPingBytes));
+  for (int i = 0; i < kSmallExchanges; ++i) small.push_back(pair.exchange_us(kSmallBytes));
   const double min_bytes_us = pair.exchange_us(kMinBytes);
-  pair.say() = std::byte{min_bytes_us < kLongUs};
-  static_cast<void>(pair.exchange_us(kPingBytes));
-  const bool measures_large = (first ? pair.say() : pair.said()) != std::byte{0};
-  for (int i = 0; measures_large && i < kLarge; ++i) large.push_back(pair.exchange_us(kMaxBytes));
+  pair.first_sent() = std::byte{min_bytes_us < kLongUs};
+  static_cast<void>(pair.exchange_us(kSmallBytes));
+  const bool measures_large = (first ? pair.first_sent() : pair.first_received()) != std::byte{0};
+  for (int i = 0; measures_large && i < kLargeExchanges; ++i) large.push_back(pair.exchange_us(kMaxBytes));
   const double latency = std::max(median(small), 0.1);
   const double bytes = static_cast<double>(measures_large ? kMaxBytes : kMinBytes);
   const double us = measures_large ? median(large) : min_bytes_us;
+  // message_us is not measured; a quarter of the latency is an estimate.
   return {.latency_us = latency, .gbps = bytes / (std::max(us - latency, 1.0) * 1e3), .message_us = latency / 4};
 }
 
@@ -106,11 +109,11 @@ Links::Links(transport::Bootstrap& bootstrap, SharedHost* host, transport::NetOp
   net_options_.host = bootstrap.host();
   net_options_.key = bootstrap.derive("slip lines");
   transport::require_known_net(base::env().net);
-  // The all_gather of handles needs all ranks: if one of them needs the network, all listen.
-  bool own = false;
+  // If one rank needs the network, all ranks listen: listen() gathers the handles of all ranks.
+  bool needs_net = false;
   for (int rank = 0; rank < bootstrap.nranks(); ++rank)
-    own = own || (rank != bootstrap.rank() && !through_memory(rank));
-  const std::vector<char> needed = bootstrap.all_gather(static_cast<char>(own ? 1 : 0));
+    needs_net = needs_net || (rank != bootstrap.rank() && !through_memory(rank));
+  const std::vector<char> needed = bootstrap.all_gather(static_cast<char>(needs_net ? 1 : 0));
   if (std::find(needed.begin(), needed.end(), 1) == needed.end()) return;
   net_options_.rails = LinkRails::own(net_options_.interface, net_options_.host, topology);
   listen();
@@ -124,7 +127,7 @@ Links::Links(transport::Bootstrap& bootstrap, SharedHost* host, transport::NetOp
 }
 
 // All ranks call it together. Each rank listens on the network that it chose, and sends its choice with the address. If
-// the choices differ and all ranks can use TCP, all listen again, on TCP.
+// the choices differ and agree_on_net() falls back to TCP, all ranks listen again, on TCP.
 void Links::listen() {
   struct Contact {
     transport::NetOffer offer;
@@ -166,25 +169,26 @@ std::unique_ptr<LinkEnd> Links::make(int rank, int number, bool out) {
   if (through_memory(rank)) {
     const transport::Placement& here = bootstrap_.placements()[static_cast<std::size_t>(own)];
     const transport::Placement& there = bootstrap_.placements()[static_cast<std::size_t>(rank)];
-    const bool threads = transport::same_process(here, there),
-               named = here.pid_space == there.pid_space && host_->may_read();
+    const bool threads = transport::same_process(here, there);
+    // A process id names the same process for both ranks only in one PID namespace.
+    const bool may_read = here.pid_space == there.pid_space && host_->may_read();
     if (out)
-      return std::make_unique<PipeOutlet>(host_->pipe(own, rank, number), threads ? PipeReach::kThreads
-                                                                          : named ? PipeReach::kProcesses
-                                                                                  : PipeReach::kNever);
+      return std::make_unique<PipeOutlet>(host_->pipe(own, rank, number), threads    ? PipeReach::kThreads
+                                                                          : may_read ? PipeReach::kProcesses
+                                                                                     : PipeReach::kNever);
     return std::make_unique<PipeInlet>(host_->pipe(rank, own, number), own, rank, threads ? 0 : there.pid);
   }
   if (out) return std::make_unique<NetOutlet>([this, rank, number] { return connect(rank, number); });
   return std::make_unique<NetInlet>([this, rank, number] { return accept(rank, number); }, own, rank);
 }
 
-// A connection needs its sockets and an event descriptor. Both ranks of a pair send to each other.
+// A connection needs its sockets and an event descriptor. Both ranks of a pair send to each other, hence the factor 2.
 void Links::fail_descriptors(const base::TooManyFiles& error) const {
   int others = 0;
   for (int rank = 0; rank < bootstrap_.nranks(); ++rank) others += rank != bootstrap_.rank() && !through_memory(rank);
   base::fail(error.code(), {},
              "{}. Rank {} needs up to {} descriptors for its connections: to and from {} ranks, over {} channels of {} "
-             "sockets and an event descriptor. SLIP_MAX_CHANNELS and SLIP_SOCKETS make them fewer",
+             "sockets and an event descriptor. Lower SLIP_MAX_CHANNELS or SLIP_SOCKETS to need fewer",
              base::bare_text(error), bootstrap_.rank(), 2 * others * numbers() * (net_options_.sockets + 1), others,
              numbers(), net_options_.sockets);
 }
@@ -210,7 +214,7 @@ std::unique_ptr<transport::ProxyConnection> Links::connect(int rank, int number)
     fail_descriptors(error);
   } catch (const Error& error) {
     failed_rank_ = rank;
-    if (error.code() == ErrorCode::kAborted) bootstrap_.failures().throw_if_broken();  // throws the reason
+    if (error.code() == ErrorCode::kAborted) bootstrap_.failures().throw_if_broken();  // throws the reason of the abort
     throw;
   }
 }
@@ -221,9 +225,9 @@ std::unique_ptr<transport::ProxyConnection> Links::accept(int rank, int number) 
     if (from.rank < 0 || from.rank >= bootstrap_.nranks() || from.channel < 0 || from.channel >= numbers()) continue;
     arrived_[index(from.rank, from.channel)] = std::move(receiver);
   }
-  std::unique_ptr<transport::NetReceiver>& own = arrived_[index(rank, number)];
-  if (!own) return nullptr;
-  return std::make_unique<transport::ProxyConnection>(transport::Proxy::of_process(), std::move(own));
+  std::unique_ptr<transport::NetReceiver>& wanted = arrived_[index(rank, number)];
+  if (!wanted) return nullptr;
+  return std::make_unique<transport::ProxyConnection>(transport::Proxy::of_process(), std::move(wanted));
 } catch (const base::TooManyFiles& error) {
   fail_descriptors(error);
 }
@@ -281,7 +285,7 @@ void Links::set_driven(bool driven) {
 }
 
 LinkRates measure_links(transport::Bootstrap& bootstrap, Links& links, std::int64_t deadline_ns) {
-  int peer = -1;  // on rank 0: the rank that it measures with
+  int peer = -1;  // on rank 0: the first rank that it reaches only over the network; -1: none
   for (int rank = bootstrap.nranks() - 1; rank > 0; --rank) {
     if (bootstrap.rank() == 0 && !links.through_memory(rank)) peer = rank;
   }

@@ -5,7 +5,7 @@
 namespace slip::comm {
 namespace {
 
-// Each message posts at most a signature and its bytes, so the connection always has room.
+// Each message posts at most two operations, its signature and its bytes, so the ring of the connection is never full.
 static_assert(2 * LinkEnd::kDepth <= transport::ProxyConnection::kDepth);
 
 std::span<std::byte> bytes_of(Signature& signature) { return std::as_writable_bytes(std::span(&signature, 1)); }
@@ -44,8 +44,8 @@ void NetOutlet::begin(std::byte* data, std::uint64_t bytes, const Signature* sig
 
 bool NetOutlet::drive() {
   if (!connection_) return false;
-  // Bytes of earlier messages may still be under way, and the peer waits for them. So a cut network is an error even
-  // now.
+  // Bytes of completed messages may still be under way, and the peer waits for them. So a cut network is an error even
+  // if no message is pending here.
   if (done_ == begun_) {
     connection_->throw_if_failed();
     return false;
@@ -75,11 +75,12 @@ bool NetInlet::post_receive(Message& message) {
     }
     if (connection_->done() < message.signature_end) return false;
     if (connection_->moved(message.signature_end - 1) != sizeof(Signature))
-      base::fail(ErrorCode::kMismatch, {},
-                 "rank {} calls {}, rank {} has not joined it: all ranks of a communicator must make the "
-                 "same calls in the same order (it sent a message of {} bytes instead of the call's signature of {})",
-                 rank_, message.expected.text(), from_, connection_->moved(message.signature_end - 1),
-                 sizeof(Signature));
+      base::fail(
+          ErrorCode::kMismatch, {},
+          "rank {} calls {}, rank {} has not joined it: all ranks of a communicator must make the "
+          "same calls in the same order (rank {} sent a message of {} bytes instead of the call's signature of {})",
+          rank_, message.expected.text(), from_, from_, connection_->moved(message.signature_end - 1),
+          sizeof(Signature));
     require_same(rank_, message.expected, from_, message.received);
   }
   if (message.bytes > 0) post(*connection_, {message.data, message.bytes});

@@ -22,10 +22,11 @@ bool PipeOutlet::has_room() {
   return filled_ - taken_ < PipeMemory::kCells;
 }
 
-// Messages between processes that are large enough go by address, unless the receiver has found that cells are quicker.
+// Messages of at least min_address_bytes_ go by address; between threads, always. Between processes, the receiver may
+// have found that cells are quicker for this size class. Trials take the other way.
 bool PipeOutlet::goes_by_address(const Message& message) {
-  if (message.bytes < by_address_) return false;
-  if (by_address_ == PipeReach::kThreads) return true;
+  if (message.bytes < min_address_bytes_) return false;
+  if (min_address_bytes_ == PipeReach::kThreads) return true;
   const std::size_t size_class = PipeReach::class_of(message.bytes);
   const std::uint32_t quicker = memory_.cells_are_quicker.load(std::memory_order_relaxed);  // relaxed: only a hint
   return (((quicker >> size_class) & 1) != 0) == Trials::tries(large_[size_class]++);
@@ -54,22 +55,23 @@ void PipeOutlet::fill_cell(Message& message) {
   }
   ++filled_;
   head.number.store(filled_, std::memory_order_release);  // a receiver that sees the number sees the head and the cell
-  // Fetches the cache line of the next head for writing. It is in the cache of the receiver's core, which polled it.
+  // Fetches the cache line of the next head for writing. The receiver polled the line, so it is in that core's cache.
   __builtin_prefetch(&memory_.heads[filled_ % PipeMemory::kCells], 1);
   if (message.passed < message.bytes) return;
   message.all_in = true;
   message.last_cell = head.by_address ? filled_ : 0;
 }
 
-// If the receiver has refused the address of this message, the oldest in the pipe, this copies the next window of the
-// message. Later messages then never travel by address, because the kernel would deny the access again.
+// Copies the next window of this message, the oldest in the pipe, if the receiver has refused its address. Later
+// messages then never travel by address, because the kernel would deny the access again. Returns false if nothing was
+// copied.
 bool PipeOutlet::fill_window(Message& message) {
   const std::uint64_t filled = memory_.windows_filled.load(std::memory_order_relaxed);  // relaxed: this end writes it
-  if (base::load_acquire(memory_.refused) != message.last_cell)
-    return false;  // acquire: windows_taken counts earlier windows
-  // acquire: the receiver has read the window, so the sender may write it.
+  // acquire: windows_taken, loaded below, then counts the windows of all earlier messages.
+  if (base::load_acquire(memory_.refused) != message.last_cell) return false;
+  // acquire: the receiver has read the previous window, so the sender may overwrite it.
   if (message.in_windows == message.bytes || base::load_acquire(memory_.windows_taken) != filled) return false;
-  by_address_ = PipeReach::kNever;
+  min_address_bytes_ = PipeReach::kNever;
   const std::uint64_t bytes = std::min(message.bytes - message.in_windows, PipeMemory::kCellBytes);
   comm::copy(memory_.cells[(message.last_cell - 1) % PipeMemory::kCells], message.data + message.in_windows, bytes);
   message.in_windows += bytes;
@@ -96,15 +98,16 @@ bool PipeOutlet::drive() {
   return moved;
 }
 
-// Returns when the receiver no longer reads this rank's memory, and never will again. The receiver waits for no rank
-// while it reads, so this wait is short.
+// Between threads: returns when the receiver no longer reads this rank's memory; it never reads that memory again. The
+// receiver waits for no rank while it reads, so this wait is short.
 void PipeOutlet::close() noexcept {
   memory_.given_up.store(true, std::memory_order_relaxed);  // relaxed: see PipeInlet::take_address()
   base::full_fence();
-  // Does not wait for another process: it may have been killed while it read, and its reads do no harm here.
-  if (by_address_ != PipeReach::kThreads) return;
-  for (base::Backoff backoff; base::load_acquire(memory_.reading); backoff.pause()) {
-  }  // acquire: the receiver's reads are done
+  // Does not wait for another process, which may have been killed while it read. Its reads do no harm here: a living
+  // receiver finds given_up after them, and its call fails.
+  if (min_address_bytes_ != PipeReach::kThreads) return;
+  // acquire: the receiver's reads are done.
+  for (base::Backoff backoff; base::load_acquire(memory_.reading); backoff.pause()) {}
 }
 
 void PipeInlet::begin(std::byte* data, std::uint64_t bytes, const Signature* signature) {
@@ -130,13 +133,13 @@ bool PipeInlet::take_cell(Message& message, const PipeMemory::Head& head) {
        head.bytes);
   message.received += head.bytes;
   if (!measured) return true;
-  // The sender's time counts, too: in an exchange a rank copies in and out, one after the other.
+  // The sender's time counts, too: in an exchange each rank copies its own message in and then the other one out.
   message.copy_ticks += base::ticks() - began + head.copy_ticks;
   if (message.received == message.bytes) note_copy(Way::kCells, message.copy_ticks, message.bytes);
   return true;
 }
 
-// Both ends copied for so long, without their waits.
+// Records how long the copies of a message took, at both ends, without the time that the ends waited.
 void PipeInlet::note_copy(Way way, std::uint64_t ticks, std::uint64_t bytes) {
   const std::size_t size_class = PipeReach::class_of(bytes);
   const std::uint32_t hint = memory_.cells_are_quicker.load(std::memory_order_relaxed), bit = 1U << size_class;
@@ -167,8 +170,8 @@ bool PipeInlet::take_address(Message& message, const PipeMemory::Head& head) {
                "rank {} gave up the message that it was sending to rank {}: its call has failed", from_, rank_);
   if (!read) {
     refused_ = true;
-    memory_.refused.store(taken_ + 1,
-                          std::memory_order_release);  // a sender that sees it sees windows_taken as it is now
+    // release: a sender that sees this number also sees the current windows_taken.
+    memory_.refused.store(taken_ + 1, std::memory_order_release);
     return false;
   }
   if (process_ != 0) note_copy(Way::kAddress, base::ticks() - began, message.bytes);

@@ -65,8 +65,9 @@ struct PipeReach {
 
 class PipeOutlet final : public LinkEnd {
  public:
-  // `memory`: zeroed at first, used by one sender and one receiver only. `by_address`: see PipeReach.
-  PipeOutlet(PipeMemory& memory, std::uint64_t by_address) : memory_(memory), by_address_(by_address) {}
+  // `memory`: zeroed at first, used by one sender and one receiver only. `min_address_bytes`: see PipeReach.
+  PipeOutlet(PipeMemory& memory, std::uint64_t min_address_bytes)
+      : memory_(memory), min_address_bytes_(min_address_bytes) {}
   void begin(std::byte* data, std::uint64_t bytes, const Signature* signature) override;
   bool drive() override;
   void close() noexcept override;
@@ -86,7 +87,7 @@ class PipeOutlet final : public LinkEnd {
   bool goes_by_address(const Message& message);
 
   PipeMemory& memory_;
-  std::uint64_t by_address_;
+  std::uint64_t min_address_bytes_;  // the smallest message that may travel by address
   // By size class: messages so far that were large enough to go by address.
   std::array<std::uint64_t, PipeReach::kClasses> large_{};
   std::array<Message, kDepth> messages_;

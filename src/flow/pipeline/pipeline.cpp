@@ -15,7 +15,7 @@ namespace {
 
 void require_end(const Range& memory, std::uint64_t bytes, const char* which, Here here) {
   if (memory.bytes == bytes) return;
-  base::fail(ErrorCode::kInvalidValue, here, "pipeline: its {} has {} bytes, not the {} of all elements", which,
+  base::fail(ErrorCode::kInvalidValue, here, "pipeline: its {} has {} bytes, but all elements have {}", which,
              memory.bytes, bytes);
 }
 
@@ -23,8 +23,8 @@ bool is_pageable(const Range& memory) { return memory.block->kind == MemoryKind:
 
 Picos longer(Picos time, double by) { return static_cast<Picos>(static_cast<double>(time) * (1 + by) + 0.5); }
 
-// A device on which each stage takes as long as it does while all stages run. The other costs of a chunk are counted as
-// host time of its launch.
+// A simulated device on which each copy takes as long as it does while all stages run. The minimum time per chunk is
+// simulated as host time of the kernel's launch.
 sim::Description description_of(const PipelineStages& stages, std::uint64_t memory, int copy_engines) {
   const auto rate = [&](const LinkCost& link) {
     const double shared = link.bytes_per_second / (1 + stages.beside);

@@ -2,8 +2,9 @@
 // that planning a pipeline, measuring its stages and running it share.
 //
 // Each stage of a chunk waits for the stage before it, and for the last use of its slot. The copy in waits for the
-// kernels that read the slot before. The kernels wait for the copy out of their output slot. If the source or the sink
-// is not pinned memory, two more streams copy between it and pinned slots.
+// kernels that read the slot before. The kernels wait for the copy out of their output slot. If the source is not
+// pinned memory, host functions in another stream fill pinned slots from it. If the sink is not, host functions in one
+// more stream empty pinned slots into it.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +19,7 @@ struct PipelineEnds {
   Range source = {}, sink = {};
   PipelineSource::Read read = {};
   PipelineSink::Write write = {};
-  bool stage_in = false, stage_out = false;
+  bool stage_in = false, stage_out = false;  // the source or the sink is copied through pinned slots
   bool same_place = false;  // every chunk uses the beginning of the memory: for predictions and measurements
 };
 
@@ -36,9 +37,11 @@ class PipelineLoop {
   void renew_streams();
 
   Picos elapsed() const { return Picos{(end_ - begin_).count()} * 1000; }  // time of the last run
-  bool ran(std::uint64_t stream, std::uint64_t position) const;            // whether this op belongs to the last run
+  // Whether the op at this position of this stream belongs to the last run.
+  bool ran(std::uint64_t stream, std::uint64_t position) const;
 
  private:
+  // The events of the chunk that used the slot last. Null before the first chunk: then a wait has no effect.
   struct Slot {
     Event filled, copied_in, computed, copied_out, emptied;
   };
@@ -51,7 +54,7 @@ class PipelineLoop {
   std::uint64_t elements_of(std::uint64_t index) const {
     return std::min(plan_.chunk, spec_.elements - first_of(index));
   }
-  // The bytes of a chunk in the source or the sink, and in one of the slots.
+  // The bytes of a chunk in the source or the sink (chunk_of), and in its slot (slot_of).
   Range chunk_of(const Range& end, std::uint64_t index, std::uint64_t element_bytes) const {
     const std::uint64_t first = ends_.same_place ? 0 : first_of(index);
     return end.slice(first * element_bytes, elements_of(index) * element_bytes);
@@ -64,7 +67,7 @@ class PipelineLoop {
   Buffer in_, out_;                  // device slots
   Buffer staging_in_, staging_out_;  // pinned slots, if the source or the sink needs them
   PipelineEnds ends_;
-  std::vector<Stream> streams_;  // fill, in, compute, out, empty
+  std::vector<Stream> streams_;  // in this order: fill, in, compute, out, empty
   std::vector<Slot> slots_;
   std::vector<StreamPoint> before_;  // where the streams were when the last run began
   TimedEvent begin_, end_;
@@ -72,11 +75,12 @@ class PipelineLoop {
 
 // Throws kInvalidValue with the numbers. Afterwards products of the spec's sizes cannot overflow.
 void require_sane(const PipelineSpec& spec, Here here);
+// Bytes of device memory for `depth` slots of such chunks, or for fewer slots if there are fewer chunks.
 std::uint64_t min_memory(const PipelineSpec& spec, std::uint64_t chunk, std::uint32_t depth);
 // The time that each further chunk adds once the pipeline is full.
 Picos period_of(const PipelineSpec& spec, const PipelinePlan& plan, int copy_engines);
-// Measures the stages that the spec does not give, sets them in the spec, and plans. The first plan is tried out,
-// because stages that run concurrently slow each other; then the pipeline is planned again.
+// Measures the stages that the spec does not give, sets them in the spec, and plans. Then it runs the first chunks of
+// this plan, because stages that run concurrently slow each other, and plans again with that slowdown.
 PipelinePlan measure_and_plan(const Device& device, PipelineSpec& spec, Here here);
 
 }  // namespace slip::flow

@@ -13,12 +13,13 @@ namespace {
 
 constexpr std::uint64_t kMaxChunks = 1'000'000;
 constexpr std::uint32_t kMaxDepth = 1024;
-constexpr Picos kNear = 100;                  // plans within 1/100 of the best time count as equally good
+constexpr Picos kNear = 100;                  // plans at most 1/100 slower than the best one count as equally good
 constexpr std::uint64_t kTriedOneByOne = 64;  // chunk counts up to this are all tried, above it in steps of 1/16
 
 std::uint64_t divide_up(std::uint64_t amount, std::uint64_t by) { return amount / by + (amount % by != 0 ? 1 : 0); }
 
-// The time that each chunk after the first adds. With one slot a kernel cannot overlap with copies.
+// The time that each chunk after the first adds. Without copy engines nothing overlaps. With one slot a kernel cannot
+// overlap with copies.
 Picos period(const PipelinePlan& plan, int copy_engines) {
   if (copy_engines == 0) return plan.in + plan.kernels + plan.out;
   const Picos copies = copy_engines == 1 ? plan.in + plan.out : std::max(plan.in, plan.out);
@@ -26,12 +27,14 @@ Picos period(const PipelinePlan& plan, int copy_engines) {
 }
 
 Picos bound_of(const PipelineSpec& spec, int copy_engines) {
-  const auto flowing = [&](const LinkCost& link, std::uint64_t bytes) { return link.time_for(bytes) - link.latency; };
+  const auto without_latency = [&](const LinkCost& link, std::uint64_t bytes) {
+    return link.time_for(bytes) - link.latency;
+  };
   PipelinePlan whole;
   whole.depth = 2;
-  whole.in = flowing(spec.stages.in, spec.elements * spec.bytes_in);
-  whole.kernels = flowing(spec.stages.kernels, spec.elements * spec.bytes_in);
-  whole.out = flowing(spec.stages.out, spec.elements * spec.bytes_out);
+  whole.in = without_latency(spec.stages.in, spec.elements * spec.bytes_in);
+  whole.kernels = without_latency(spec.stages.kernels, spec.elements * spec.bytes_in);
+  whole.out = without_latency(spec.stages.out, spec.elements * spec.bytes_out);
   return period(whole, copy_engines);
 }
 
@@ -77,8 +80,8 @@ const PipelinePlan& choose(const std::vector<PipelinePlan>& plans) {
 }
 
 constexpr std::uint64_t kPiece = std::uint64_t{16} << 20;  // bytes: large enough to show the rate of a stage
-constexpr std::uint64_t kChunks = 64;                      // number of chunks that show the cost of a chunk
-constexpr std::uint64_t kTried = 12;                       // number of chunks that show how stages slow one another
+constexpr std::uint64_t kChunks = 64;                      // maximum number of chunks that measure_chunk runs
+constexpr std::uint64_t kTried = 12;                       // maximum number of chunks that measure_beside runs
 constexpr std::uint64_t kMinParts = 16;                    // measure_link also measures 1/16 of a piece
 
 bool known(const LinkCost& link) { return link.bytes_per_second > 0; }
@@ -104,7 +107,8 @@ void measure_links(const Device& device, const PipelineSpec& spec, PipelineStage
   const std::uint64_t all = spec.elements * std::max(spec.bytes_in, spec.bytes_out);
   HostRing host(device, std::max({in_bytes, out_bytes, std::min(all, HostRing::kEnough)}), here);
   const Stream zeros = device.stream(StreamFlags::kNonBlocking);
-  zeros.fill(input, 0, "zeros", here);  // safe for every kernel: other bytes may be indices into other memory
+  // Zeros are safe for every kernel: as indices, other bytes might point outside of the buffers.
+  zeros.fill(input, 0, "zeros", here);
   zeros.fill(output, 0, "zeros", here);
   zeros.sync(here);
   if (!known(stages.in))
@@ -158,10 +162,11 @@ Picos measure_chunk(const Device& device, PipelineSpec spec, Here here) {
   return time_loop(device, spec, plan, here) / static_cast<Picos>(plan.chunks);
 }
 
-// Runs the first chunks of the plan. Returns PipelineStages::beside: how much longer they take than expected.
+// Runs the first chunks of the plan. Returns PipelineStages::beside: how much longer each further chunk takes than
+// expected, as a fraction of the expected time.
 double measure_beside(const Device& device, PipelineSpec spec, PipelinePlan plan, Here here) {
   plan.chunks = std::min(plan.chunks, kTried);
-  if (plan.chunks < 3) return 0;
+  if (plan.chunks < 3) return 0;  // the three stages never run at the same time
   spec.elements = std::min(spec.elements, plan.chunks * plan.chunk);
   const Picos full = time_loop(device, spec, plan, here) - (plan.in + plan.kernels + plan.out);
   const Picos expected = period_of(spec, plan, device.info().copy_engines) * static_cast<Picos>(plan.chunks - 1);
@@ -187,7 +192,7 @@ void require_sane(const PipelineSpec& spec, Here here) {
   };
   if (spec.elements == 0) refuse("0 elements: there is nothing to do; give PipelineSpec::elements");
   if (spec.bytes_in == 0 || spec.bytes_out == 0)
-    refuse("elements of {} bytes in and {} bytes out: both must have at least one", spec.bytes_in, spec.bytes_out);
+    refuse("elements of {} bytes in and {} bytes out: both must be at least 1", spec.bytes_in, spec.bytes_out);
   // At most a quarter of the range of int64, so that sums of input and output bytes, rounded up, cannot overflow.
   std::uint64_t in = 0, out = 0;
   if (__builtin_mul_overflow(spec.elements, spec.bytes_in, &in) ||

@@ -2,8 +2,9 @@
 // messages of UCX, which sends large ones by rendezvous.
 //
 // A connection begins with a TCP socket and a greeting (tcp_greeting.hpp). Over this socket the receiver sends the
-// address of its worker; then the sender makes its endpoint. The socket stays open: the receiver reports errors over
-// it, and the sender sends a goodbye message. If the socket ends without one, the peer is gone.
+// address of its worker; then the sender makes its endpoint. The socket stays open: over it the receiver reports a
+// message that is too large, and the sender sends a goodbye message. If the socket ends without a goodbye, the peer is
+// gone.
 #pragma once
 
 #include <array>
@@ -21,24 +22,24 @@ namespace slip::transport {
 
 // The receiver's first message over the socket. The address of its worker follows.
 struct UcxAnswer {
-  static constexpr std::uint32_t kMark = 0x75637831;
+  static constexpr std::uint32_t kMark = 0x75637831;  // "ucx1"
   std::uint32_t mark = kMark;
   std::uint32_t number = 0;  // of the connection: the upper half of the tags of its messages
   std::uint32_t address_bytes = 0;
   std::uint32_t reserved = 0;
 };
 
-// The receiver sends it over the socket if a message is larger than the receive that was posted for it.
+// The receiver sends this over the socket if a message is larger than the receive that was posted for it.
 struct UcxTooLarge {
-  static constexpr std::uint32_t kMark = 0x75637862;
+  static constexpr std::uint32_t kMark = 0x75637862;  // "ucxb"
   std::uint32_t mark = kMark;
   std::int32_t tag = 0;
-  std::uint64_t bytes = 0, room = 0;
+  std::uint64_t bytes = 0, room = 0;  // of the message, and of the receive
 };
 
 // The last message over the socket of a sender that closes the connection cleanly.
 struct UcxGoodbye {
-  static constexpr std::uint32_t kMark = 0x75637867;
+  static constexpr std::uint32_t kMark = 0x75637867;  // "ucxg"
   std::uint32_t mark = kMark;
   std::uint32_t reserved = 0;
   std::uint64_t messages = 0;  // sent over the connection
@@ -57,7 +58,7 @@ class UcxMemory final : public NetMemory {
 
  private:
   const UcxContext& context_;
-  const pid_t process_;
+  const pid_t process_;         // in a forked child, the parent's memory must not be deregistered
   ucp_mem_h handle_ = nullptr;  // null: no bytes
 };
 
@@ -67,7 +68,7 @@ ucp_request_param_t ucx_params(UcxOperation& operation, const NetPart& part);
 // a number of calls: while a message is on its way, a waiting thread makes hundreds of calls that move nothing.
 class IdleCheck {
  public:
-  // Call it when nothing moved.
+  // Call it when nothing moved. True: read the socket now.
   bool due() {
     const std::uint64_t now = base::ticks();
     if (static_cast<double>(now - looked_ticks_) < kEveryUs * base::ticks_per_us()) return false;
@@ -109,9 +110,9 @@ class UcxSender final : public NetSender {
   std::uint32_t number_ = 0;
   std::vector<std::size_t> queued_;  // messages that wait for the endpoint
   std::vector<UcxOperation> operations_ = std::vector<UcxOperation>(kNetMaxRequests);  // by index of the request
-  UcxPort port_;  // after the operations: its destructor cancels those that are pending
-  std::size_t under_way_ = 0;
-  std::uint64_t sent_ = 0;
+  UcxPort port_;               // after the operations: its destructor cancels those that are pending
+  std::size_t under_way_ = 0;  // messages that are queued, or not completed by UCX
+  std::uint64_t sent_ = 0;     // messages that were passed to UCX
   mutable IdleCheck idle_;
 };
 
@@ -138,13 +139,13 @@ class UcxReceiver final : public NetReceiver {
   UcxPort port_;  // after the operations: its destructor cancels those that are pending
   std::array<std::uint8_t, kNetMaxRequests> missing_{};  // by request: parts that have not arrived
   std::size_t unfinished_ = 0;                           // parts of all requests that have not arrived
-  std::uint64_t received_ = 0;                           // messages
+  std::uint64_t received_ = 0;                           // messages that have arrived
   std::array<std::byte, sizeof(UcxGoodbye)> goodbye_{};
   std::size_t goodbye_bytes_ = 0;
   // After the end of the socket, messages may still arrive over UCX's own connections.
   bool ended_ = false;
   int end_error_ = 0;
-  std::int64_t ended_ns_ = 0, moved_ns_ = 0;  // when the socket ended, and when a message last moved since then
+  std::int64_t ended_ns_ = 0, moved_ns_ = 0;  // when the socket ended, and when UCX last made progress after that
   mutable IdleCheck idle_;
 };
 

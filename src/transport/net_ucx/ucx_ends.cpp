@@ -15,11 +15,12 @@ namespace {
 
 constexpr std::uint32_t kMaxAddressBytes = 1 << 20;  // a worker's address has hundreds of bytes, some for each device
 constexpr std::size_t kReadBytes = 4096;
-// After the end of the socket, messages that were sent before may still arrive. The receiver waits for kSilenceNs for
-// the next one, and for kMaxWaitNs in all, because other ranks must learn of a lost rank within a second.
+// After the socket has ended without a goodbye message, messages that were sent before may still arrive. The receiver
+// waits for the next one for kSilenceNs, and for kMaxWaitNs in all, because other ranks must learn of a lost rank
+// within a second.
 constexpr std::int64_t kSilenceNs = 50'000'000, kMaxWaitNs = 500'000'000;
-// After a goodbye message, those that it announced may still arrive: on a network that loses packets, much later than
-// the goodbye itself.
+// A goodbye message tells how many messages were sent. Some of them may still arrive: on a network that loses packets,
+// much later than the goodbye message.
 constexpr std::int64_t kAnnouncedNs = 10'000'000'000;
 // The longest sleep after the end of the socket, so that the limits above are noticed in time.
 constexpr std::int64_t kEndedSleepNs = 10'000'000;
@@ -119,7 +120,7 @@ bool UcxSender::progress() SLIP_NO_THREAD_SAFETY_ANALYSIS {  // see UcxTryLock
   return moved;
 }
 
-// False: nothing came.
+// Reads the answer, then a refusal. False: no bytes have arrived.
 bool UcxSender::read_socket() {
   std::array<std::byte, kReadBytes> bytes;
   const Socket::Moved moved = socket_.try_recv(bytes);
@@ -162,8 +163,8 @@ void UcxSender::connect() {
       limits.empty() ? "" : " with " + limits));
 }
 
-// A receiver whose receive is too small sends UcxTooLarge. If the receiver has closed, that is an error only for
-// messages that are not sent yet.
+// Throws if the receiver has sent UcxTooLarge. Also throws if the receiver has closed the connection (`ended`) and
+// messages are not sent yet; otherwise the end is no error.
 void UcxSender::read_refusal(bool ended, int error) {
   if (const std::optional<UcxTooLarge> refusal = read_as<UcxTooLarge>(unread_);
       port_.endpoint() && refusal && refusal->mark == UcxTooLarge::kMark)
@@ -270,7 +271,7 @@ void UcxReceiver::fail_too_large(const UcxOperation& operation, const NetPart& p
                         peer_.text(), operation.bytes, part.tag, part.bytes));
 }
 
-// A sender that closes the connection cleanly says goodbye. If its process was killed, the socket ends without that.
+// A sender that closes the connection cleanly sends UcxGoodbye. If its process was killed, the socket ends without it.
 void UcxReceiver::read_socket() {
   const Socket::Moved moved = socket_.try_recv(std::span(goodbye_).subspan(goodbye_bytes_));
   goodbye_bytes_ += moved.bytes;
@@ -279,7 +280,7 @@ void UcxReceiver::read_socket() {
   if (ended_) ended_ns_ = moved_ns_ = base::now_ns();
 }
 
-// The sender sends no more messages. Those that it had sent before may still arrive.
+// The sender sends no more messages. Those that it sent before may still arrive. Throws when it is too late for them.
 void UcxReceiver::check_end(bool moved) {
   const std::int64_t now = base::now_ns();
   if (moved) moved_ns_ = now;

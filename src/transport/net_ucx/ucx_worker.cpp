@@ -21,10 +21,10 @@
 namespace slip::transport {
 namespace {
 
-// Variables of UCX, without the prefix UCX_, that are set if UCX has no network but TCP and the environment does not
-// set them.
+// Options of UCX (environment variables without the prefix UCX_) that Slipstream sets if UCX has no network but TCP and
+// the environment does not set them.
 //   RNDV_THRESH    UCX's own choice is below 32 KiB, and a rendezvous costs about 20 us over TCP: ucx_perftest's 32 KiB
-//                  take 32 us on loopback, and 11 us without.
+//                  take 32 us with it on loopback, and 11 us without.
 //   ZCOPY_THRESH   If the peer resets the connection while UCX 1.13 sends without a copy, an assertion of UCX ends this
 //                  process. So UCX copies, into segments that are large enough to be as fast.
 struct UcxSetting {
@@ -37,11 +37,13 @@ constexpr int kMaxArmAttempts = 16;  // if the worker cannot be armed after so m
 
 // The maximum sleep of a thread that no other thread can wake, because the process has no descriptors left.
 constexpr std::int64_t kPollNs = 500'000;
-constexpr double kUnattendedUs = 2000;  // after this time without a call, no thread drives the worker
-constexpr std::int64_t kUnattendedNs = 2'000'000, kFlushAgainNs = 50'000'000;
+// If no thread has driven a worker with unflushed bytes for this time, the proxy drives it.
+constexpr double kUnattendedUs = 2000;
+constexpr std::int64_t kUnattendedNs = 2'000'000;
+constexpr std::int64_t kFlushAgainNs = 50'000'000;  // the maximum time between two calls of tend() during a flush
 // The maximum time that a rank waits when it leaves, until UCX has passed the bytes of completed sends to the kernel or
-// the network. It takes long only if the receiver does not drive its worker meanwhile and the buffers between the two
-// ranks are full. The limit is for a peer that is stopped: aborts must end within about a second.
+// the network. The wait is long only if the receiver does not drive its worker meanwhile and the buffers between the
+// two ranks are full. The limit is for a peer that is stopped: aborts must end within about a second.
 constexpr std::int64_t kMaxFlushNs = 1'000'000'000;
 // The maximum time until UCX has ended cancelled operations and closed endpoints. A peer that is stopped does not
 // answer.
@@ -73,7 +75,7 @@ std::vector<std::string> list_transports(const UcxLibrary& ucx, ucp_context_h co
   return result;
 }
 
-// UCX's objects of this process. A forked child begins with an empty table.
+// The UcxContexts and UcxWorkers of this process. A forked child begins with an empty table.
 struct ProcessTable {
   pid_t process = 0;
   std::map<ino_t, const UcxContext*> contexts;  // by network namespace; never deleted
@@ -174,7 +176,8 @@ void UcxContext::init(bool plain_tcp) {
 std::shared_ptr<UcxWorker> UcxWorker::of_rank(const Secret& key, int rank) {
   // Returns the worker in the table. If there is none that can be used, `made` becomes it.
   const auto find = [&](std::shared_ptr<UcxWorker> made) {
-    std::shared_ptr<UcxWorker> ended;  // released after the table's lock, which the destructor of a worker takes
+    // Destroyed after the table is unlocked, because the destructor of a worker locks the table.
+    std::shared_ptr<UcxWorker> ended;
     return with_table([&](ProcessTable& table) {
       if (table.inherited)
         base::fail(ErrorCode::kUnsupported, {},
@@ -199,7 +202,7 @@ UcxWorker::UcxWorker() : context_(UcxContext::of_process()), process_(::getpid()
   with_table([](ProcessTable& table) { return ++table.live; });
   ucp_worker_params_t params{};
   params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
-  params.thread_mode = UCS_THREAD_MODE_SERIALIZED;  // `lock` serialises the threads
+  params.thread_mode = UCS_THREAD_MODE_SERIALIZED;  // lock() serialises the threads
   ucs_status_t status = ucx().worker_create(context_.handle(), &params, &handle_);
   ucp_address_t* address = nullptr;
   std::size_t bytes = 0;
@@ -257,7 +260,7 @@ UcxEndpoint* UcxWorker::connect(std::span<const std::byte> address, ucs_status_t
   return nullptr;
 }
 
-// UCX calls it while a thread drives the worker, which holds the lock.
+// UCX calls it in the thread that drives the worker and holds its lock.
 void UcxWorker::on_endpoint_error(void* endpoint, ucp_ep_h, ucs_status_t status) {
   static_cast<UcxEndpoint*>(endpoint)->status = status;
 }
@@ -288,7 +291,7 @@ bool UcxWorker::has_ended() {
 
 bool UcxWorker::is_inherited() const { return process_ != ::getpid(); }
 
-void UcxWorker::abandon() {
+void UcxWorker::mark_ended() {
   handle_ = nullptr;
   flush_.under_way = false;
   unflushed_.store(false, std::memory_order_relaxed);
@@ -301,32 +304,31 @@ void UcxWorker::end() {
     return std::any_of(ports_.begin(), ports_.end(),
                        [](const UcxPort* one) SLIP_REQUIRES(ucx_lock) { return !one->pending_.empty(); });
   };
-  // Over TCP, UCX 1.13 can crash in this process or in the peer's when an endpoint is closed in the middle of a
-  // message.
-  if (context_.is_plain_tcp() && any_pending()) return abandon();
+  // Over TCP, UCX 1.13 can crash this process or the peer's when an endpoint is closed in the middle of a message.
+  if (context_.is_plain_tcp() && any_pending()) return mark_ended();
   for (UcxEndpoint& one : endpoints_) close(one);
   flush();
   const auto is_busy = [&]() SLIP_REQUIRES(ucx_lock) { return is_closing() || flush_.under_way || any_pending(); };
   drive_until([&]() SLIP_REQUIRES(ucx_lock) { return !is_busy(); }, kMaxCloseNs);
-  // UCX aborts the process if a worker is destroyed while it sends or receives. So a busy worker is not destroyed. It
-  // accesses no memory any more, because no thread drives it.
+  // UCX aborts the process if a worker is destroyed while it sends or receives. So a busy worker is not destroyed. UCX
+  // then accesses no memory for it any more, because no thread drives it.
   if (!is_busy()) ucx().worker_destroy(handle_);
-  abandon();
+  mark_ended();
 }
 
 bool UcxWorker::arm() { return ucx().worker_arm(handle_) == UCS_OK; }
 
 void UcxWorker::note_operation() {
   ++flush_.operations;
-  // relaxed: the fence orders the store before the proxy's flag, which wake() reads.
+  // relaxed: the fence orders the store before wake()'s load of the flag that the proxy sleeps.
   if (unflushed_.load(std::memory_order_relaxed)) return;
   unflushed_.store(true, std::memory_order_relaxed);
   base::full_fence();
   Proxy::of_process().wake();
 }
 
-// Begins a flush. When UCX has passed all bytes of the operations begun before to the kernel or the network, unflushed_
-// becomes false.
+// Begins a flush. When UCX has passed the bytes of all operations begun so far to the kernel or the network, unflushed_
+// becomes false, unless other operations have begun meanwhile.
 void UcxWorker::flush() {
   if (flush_.under_way || !unflushed_.load(std::memory_order_relaxed)) return;
   ucp_request_param_t params{};
@@ -338,7 +340,8 @@ void UcxWorker::flush() {
   if (!flush_.under_way) unflushed_.store(false, std::memory_order_relaxed);
 }
 
-// Called while a thread drives the worker, which holds the lock. An error counts, too: the connection reports it.
+// UCX calls it in the thread that drives the worker and holds its lock. A failed flush counts, too: the connection
+// reports the error.
 void UcxWorker::on_flushed(void* request, ucs_status_t, void* worker) SLIP_NO_THREAD_SAFETY_ANALYSIS {
   auto& one = *static_cast<UcxWorker*>(worker);
   one.flush_.under_way = false;
@@ -359,7 +362,7 @@ std::int64_t UcxWorker::tend(std::vector<pollfd>& all) noexcept SLIP_NO_THREAD_S
   if (!unflushed_.load(std::memory_order_relaxed)) return 0;
   if (!arm()) return base::now_ns() + 1;
   all.push_back({descriptor_, POLLIN, 0});
-  return base::now_ns() + kFlushAgainNs;  // another thread may take the event
+  return base::now_ns() + kFlushAgainNs;  // a limit, because another thread may take the event
 }
 
 bool UcxWorker::progress() {
@@ -369,8 +372,8 @@ bool UcxWorker::progress() {
   return true;
 }
 
-// Call it after ucp_worker_progress: it may have taken the event for which another thread sleeps. An armed worker makes
-// the descriptor ready at the next event. Otherwise that thread would sleep until its limit.
+// Call it after ucp_worker_progress, which may have taken the event for which another thread sleeps. It arms the worker
+// again, so that the next event makes the descriptor ready. Otherwise that thread would sleep until its limit.
 void UcxWorker::arm_for_sleepers() {
   if (sleepers_.empty()) return;
   for (int attempt = 0; attempt < kMaxArmAttempts; ++attempt) {
@@ -400,7 +403,7 @@ UcxPort::~UcxPort() {
   std::erase(worker_->ports_, this);
 }
 
-// UCX cancels the receives that have no message yet.
+// Asks UCX to cancel all pending operations. UCX cancels only the receives that have no message yet.
 void UcxPort::cancel_all() {
   const std::vector<UcxOperation*> all = pending_;  // the callbacks change the list
   for (const UcxOperation* one : all) {
@@ -416,7 +419,7 @@ void UcxPort::start(UcxOperation& operation) {
 }
 
 bool UcxPort::started(UcxOperation& operation, ucs_status_ptr_t result) {
-  if (operation.complete) return false;  // its callback came before UCX returned
+  if (operation.complete) return false;  // UCX called the callback before its function returned
   if (UCS_PTR_IS_PTR(result)) {
     operation.request = result;
     operation.place = pending_.size();
@@ -441,14 +444,14 @@ void UcxPort::complete(UcxOperation& operation, ucs_status_t status) {
   if (sleeping_) wake_up_->signal();
 }
 
-// UCX calls it while a thread drives the worker, which holds the lock.
+// UCX calls it in the thread that drives the worker and holds its lock.
 void UcxPort::on_sent(void* request, ucs_status_t status, void* operation) SLIP_NO_THREAD_SAFETY_ANALYSIS {
   auto& one = *static_cast<UcxOperation*>(operation);
   one.port->complete(one, status);
   one.port->worker_->ucx().request_free(request);
 }
 
-// UCX calls it while a thread drives the worker, which holds the lock.
+// UCX calls it in the thread that drives the worker and holds its lock.
 void UcxPort::on_received(void* request, ucs_status_t status, const ucp_tag_recv_info_t* info,
                           void* operation) SLIP_NO_THREAD_SAFETY_ANALYSIS {
   auto& one = *static_cast<UcxOperation*>(operation);

@@ -3,9 +3,9 @@
 // milliseconds, about ten descriptors and megabytes, so a connection cannot have its own. UcxPort: one connection's
 // share of a worker.
 //
-// When an operation has completed, UCX calls a callback in the thread that drives the worker. The callback appends the
-// operation to the list of its port. The thread that uses the connection takes it from there. The worker's lock guards
-// all these objects.
+// A thread drives a worker by calling ucp_worker_progress. When an operation has completed, UCX calls a callback in the
+// thread that drives the worker. The callback appends the operation to a list of its port. The thread that uses the
+// connection takes the operation from there. The worker's lock guards a worker, its endpoints and its ports.
 #pragma once
 
 #include <sys/types.h>
@@ -33,7 +33,7 @@
 namespace slip::transport {
 
 // UCX's library, loaded with dlopen when it is first needed: libucp.so.0, or the file that SLIP_UCX_LIBRARY names. The
-// headers of UCX are needed to compile this, the library only to run it.
+// headers of UCX are needed to build Slipstream, the library only to use UCX.
 //
 // UCX would install signal handlers when it is loaded, and print warnings. If this process loads it here first, the
 // signals keep their handlers, and UCX prints fatal errors only. The user's UCX_HANDLE_ERRORS, UCX_ERROR_SIGNALS and
@@ -78,7 +78,7 @@ UcxSearch find_ucx();  // loads the library at the first call
 
 class UcxContext : base::NoCopy {
  public:
-  // Throws if UCX cannot be loaded, or has no transport that it may use.
+  // Throws if UCX cannot be loaded, or has no transport that the variables of UCX allow.
   static const UcxContext& of_process();
 
   const UcxLibrary& ucx() const { return ucx_; }
@@ -108,8 +108,8 @@ class UcxPort;
 struct UcxEndpoint {
   ucp_ep_h handle = nullptr;  // null: closed
   ucs_status_t status = UCS_OK;
-  // No message has gone by rendezvous yet. At the first one, both ends exchange identifiers. If the endpoint is closed
-  // while the peer's answer waits to be sent, UCX 1.13 ends the peer's process.
+  // No rendezvous message has completed yet. During the first one, both ends exchange identifiers. If the endpoint is
+  // closed while the peer's answer waits to be sent, UCX 1.13 ends the peer's process.
   bool is_new = true;
   // False: the transport has no error handling. It does not report the loss of a peer, and an endpoint with pending
   // operations cannot be closed.
@@ -121,10 +121,10 @@ inline constexpr std::size_t kUcxRendezvousBytes = std::size_t{1} << 20;  // UCX
 struct UcxOperation {
   UcxPort* port = nullptr;
   void* request = nullptr;  // UCX's request; null: the operation is not pending
-  std::size_t place = 0;    // in the port's list of pending operations
+  std::size_t place = 0;    // index in the port's list of pending operations
   ucs_status_t status = UCS_OK;
   std::size_t bytes = 0;    // for a receive: the length of the message
-  std::uint32_t index = 0;  // for the owner
+  std::uint32_t index = 0;  // in the owner's operations_
   bool complete = false;
 };
 
@@ -150,8 +150,8 @@ class UcxWorker final : public ProxyChore, base::NoCopy {
   bool progress() SLIP_REQUIRES(ucx_lock);                                 // false: nothing moved
   // Null, with the reason in `status`: UCX has no transport that reaches the worker with this address.
   UcxEndpoint* connect(std::span<const std::byte> address, ucs_status_t& status) SLIP_REQUIRES(ucx_lock);
-  // Stops the messages that are under way on it, without waiting for the peer. UCX completes them while it is driven.
-  // Does nothing if that is not possible.
+  // Stops the messages that are under way on the endpoint, without waiting for the peer. UCX completes them while a
+  // thread drives the worker. Does nothing if the endpoint cannot be closed safely, see UcxEndpoint.
   void close(UcxEndpoint& endpoint) SLIP_REQUIRES(ucx_lock);
   // Ends UCX's worker, so that UCX accesses no memory any more. All connections that share this worker fail afterwards.
   void end() SLIP_REQUIRES(ucx_lock);
@@ -166,7 +166,9 @@ class UcxWorker final : public ProxyChore, base::NoCopy {
 
  private:
   friend class UcxPort;
-  void abandon() SLIP_REQUIRES(ucx_lock);  // no thread drives it any more; its memory and sockets are leaked
+  // After this, no thread drives the worker any more. If UCX's worker was not destroyed, its memory and sockets are
+  // leaked.
+  void mark_ended() SLIP_REQUIRES(ucx_lock);
   void flush() SLIP_REQUIRES(ucx_lock);
   void drive_until(const std::function<bool()>& reached, std::int64_t limit_ns) SLIP_REQUIRES(ucx_lock);
   bool is_closing() SLIP_REQUIRES(ucx_lock);
@@ -186,16 +188,17 @@ class UcxWorker final : public ProxyChore, base::NoCopy {
   std::vector<void*> closing_ SLIP_GUARDED_BY(ucx_lock);   // UCX's requests of endpoints that are being closed
   std::vector<UcxPort*> ports_ SLIP_GUARDED_BY(ucx_lock);  // all connections that share this worker
   struct Flush {
-    std::uint64_t operations = 0, covered = 0;  // number of operations: begun, and when the last flush began
+    std::uint64_t operations = 0;  // operations begun so far
+    std::uint64_t covered = 0;     // the value of `operations` when the last flush began
     bool under_way = false;
   } flush_ SLIP_GUARDED_BY(ucx_lock);
-  // The next two are read without the lock: hints.
+  // The next two are written under the lock and read without it, as hints.
   std::atomic<bool> unflushed_{false};
   std::atomic<std::uint64_t> driven_ticks_{0};                      // when a thread last drove the worker
   std::vector<const UcxPort*> sleepers_ SLIP_GUARDED_BY(ucx_lock);  // ports whose threads may sleep in poll
 };
 
-// Tries to lock the worker. If that fails, another thread holds the lock and drives the worker.
+// Tries to lock the worker. If that fails, another thread holds the lock, and usually drives the worker.
 class UcxTryLock : base::NoCopy {
  public:
   // Not analysed: whether it holds the lock is known at run time only.
@@ -218,7 +221,7 @@ class UcxPort : base::NoCopy {
   ~UcxPort();
 
   UcxWorker& worker() const { return *worker_; }
-  // Of a sender; null: the receiver's address has not come yet.
+  // Of a sender; null: the address of the receiver's worker has not arrived yet.
   UcxEndpoint* endpoint() const { return endpoint_; }
   void set_endpoint(UcxEndpoint* endpoint) { endpoint_ = endpoint; }
   // Appends the descriptors to poll: one becomes ready when progress() can take a completed operation. Returns how many
