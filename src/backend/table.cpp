@@ -1,4 +1,5 @@
-// The table of the backends in this build: device name and function that opens it. See runtime/backend.hpp.
+// The backends of this build: the prefix of their device names, and the function that opens their devices. Declared in
+// runtime/backend.hpp.
 #include <array>
 
 #include "backend/cpu/cpu_backend.hpp"

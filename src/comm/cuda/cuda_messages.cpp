@@ -16,7 +16,7 @@ namespace {
 std::uint16_t parts_of(std::uint64_t bytes) {
   constexpr std::uint64_t kPartBytes = 128 << 10;
   return static_cast<std::uint16_t>(
-      std::clamp<std::uint64_t>((bytes + kPartBytes - 1) / kPartBytes, 1, kMessageBlocks));
+      std::clamp<std::uint64_t>((bytes + kPartBytes - 1) / kPartBytes, 1, kMaxMessageParts));
 }
 
 }  // namespace
@@ -35,8 +35,9 @@ std::uint64_t CudaRanks::start_messages(std::span<const UserMessage> messages, s
                       .round = counts[{message.out, message.rank}]++,
                       .parts = parts_of(message.bytes)};
     bytes += message.bytes;
-    const bool others_copy = sliced_ ? !sliced_->copies(message.rank, message.out) : message.out;
-    if (others_copy && message.bytes > 0) {
+    // Whether a kernel of the other rank accesses this buffer.
+    const bool other_copies = sliced_ ? !sliced_->copies(message.rank, message.out) : message.out;
+    if (other_copies && message.bytes > 0) {
       const PeerMemory::Found own = peers_->find(message.data);
       if (!own.bases && own.unmappable_by < 0)
         throw Error(ErrorCode::kUnsupported,
@@ -69,15 +70,15 @@ void CudaRanks::launch_message_kernel(std::span<const DeviceMessage> messages, s
   p.rank = rank_;
   p.messages = static_cast<std::uint32_t>(messages.size());
   p.rounds = rounds;
-  int parts[2] = {};  // of the receives, of the sends: a block handles one of each at a time
+  int parts[2] = {};  // of all receives, of all sends: the same blocks handle both
   for (const DeviceMessage& message : messages) parts[message.sends] += message.parts;
   std::copy(messages.begin(), messages.end(), p.list);
   const int blocks = std::clamp(std::max(parts[0], parts[1]), 1, launch_.max_blocks);
   backend::check(comm::launch_messages(p, blocks, stream), "cudaLaunchKernel", gpu_);
 }
 
-// If the messages do not fit into one kernel, each round has its own. A round has at most one message in each direction
-// with each rank, so it always fits.
+// If the messages do not fit into one kernel, each round has a kernel of its own. A round has at most one message in
+// each direction with each rank, so it always fits.
 void CudaRanks::put_messages(const MessageLaunch& launch, cudaStream_t stream) {
   static_assert(2 * kMaxGpuRanks <= kMaxKernelMessages);
   if (!sliced_ && launch.messages.size() <= kMaxKernelMessages)
@@ -107,7 +108,9 @@ const MessageBox& SlicedMessages::box(const DeviceMessage& message) const {
 
 void SlicedMessages::put_round(std::span<const DeviceMessage> round, cudaStream_t stream,
                                const LaunchKernel& launch_kernel) {
-  std::vector<DeviceMessage> copied;
+  std::vector<DeviceMessage> copied;  // by this rank's kernel
+  // `offers` wait for nothing. `waits`: until the other rank has offered its buffer. `ends`: until the other rank's
+  // kernel has copied.
   std::vector<MemoryOperation> offers, waits, ends;
   for (const DeviceMessage& message : round) {
     const MessageBox& box = this->box(message);

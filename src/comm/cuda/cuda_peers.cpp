@@ -73,7 +73,7 @@ void PeerMemory::retire_freed() {
 
 PeerMemory::Found PeerMemory::find(const std::byte* data) {
   const auto address = reinterpret_cast<std::uint64_t>(data);
-  if (one_process_ || data == nullptr) return {.bases = own_bases_, .offset = address};
+  if (one_process_ || data == nullptr) return {.bases = zero_bases_, .offset = address};
   const Allocation allocation = find_allocation(data, setup_.gpu);
   auto found = by_base_.find(allocation.base);
   if (found != by_base_.end() && found->second.id != allocation.id) {  // freed, and the address used again

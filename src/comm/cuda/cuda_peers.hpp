@@ -1,10 +1,10 @@
 // PeerMemory: how ranks of several processes reach each other's device memory. A rank publishes an allocation, with its
 // CUDA IPC handle, when a call first uses it. The watch thread of each other rank opens the handle and publishes the
-// address at which it has mapped the allocation. The owner then posts that address. Allocations are known by their id,
-// so memory that was freed and allocated again at the same address is published anew.
+// address at which it has mapped the allocation. The owner then posts that address to the reader in CallPost.
+// Allocations have an id, so memory that was freed and allocated again at the same address is published anew.
 //
-// Opening a handle does not wait for running kernels; closing one does (measured on an H200). So handles are closed by
-// separate threads.
+// Opening a handle does not wait for running kernels, except while the process loads kernels (see kMapSoonNs in
+// cuda_ranks.cpp). Closing a handle always waits for them (measured on an H200). So separate threads close handles.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -28,14 +28,14 @@ inline constexpr int kMaxPublished = 512;  // allocations of one rank at a time
 struct PublishedAllocation {
   enum State : std::uint32_t { kFree, kPublished, kRetired };
   std::atomic<std::uint32_t> state;
-  std::atomic<std::uint32_t> closed;  // ranks that no longer map it
+  std::atomic<std::uint32_t> closed;  // number of ranks that no longer map the allocation
   std::uint64_t base;
   cudaIpcMemHandle_t handle;
 };
 
-// In memory that all ranks share.
+// The allocations that one rank publishes, in memory that all ranks share. REQUIRES: zeroed memory. `mapped`, by
+// allocation and reader: the address of the allocation in the reader's process; 0: not mapped.
 struct PublishedMemory {
-  // REQUIRES: zeroed memory. `mapped` of an owner and a reader: where the reader has mapped it; 0: not yet.
   PublishedAllocation allocations[kMaxPublished];
   std::atomic<std::uint64_t> mapped[kMaxPublished][kMaxGpuRanks];
 };
@@ -52,12 +52,13 @@ class PeerMemory {
   PeerMemory(const PeerMemory&) = delete;
   PeerMemory& operator=(const PeerMemory&) = delete;
 
-  // The addresses by which the readers reach these bytes of this rank. The caller is the thread that enqueues the call.
+  // The addresses at which the readers, which are all ranks, access these bytes of this rank. Publishes the allocation
+  // if needed. Only the thread that enqueues the call may call it.
   struct Found {
     const std::uint64_t* bases = nullptr;  // by reader; null: no other process can map this memory
     std::uint64_t offset = 0;
     bool is_pending = false;  // some readers have not mapped the memory yet: their bases are 0
-    int unmappable_by = -1;   // this rank could not open the handle
+    int unmappable_by = -1;   // the reader that could not open the handle; -1: none
   };
   Found find(const std::byte* data);
 
@@ -66,11 +67,11 @@ class PeerMemory {
   void serve();
 
  private:
-  struct Own {
+  struct Own {  // an allocation of this rank
     std::uint64_t id = 0;
-    int index = -1;  // in PublishedMemory; -1: it has no handle
-    std::uint64_t bases[kMaxGpuRanks] = {};
-    bool complete = false;
+    int index = -1;                          // in PublishedMemory; -1: it has no handle
+    std::uint64_t bases[kMaxGpuRanks] = {};  // by reader; 0: not mapped yet
+    bool complete = false;                   // all readers have mapped it
   };
   int publish(const Allocation& allocation);
   void retire(int index);
@@ -81,8 +82,8 @@ class PeerMemory {
   const Setup setup_;
   PublishedMemory* const all_;  // by owner
   bool one_process_ = true;
-  std::uint64_t own_bases_[kMaxGpuRanks] = {};
-  std::map<std::uint64_t, Own> by_base_;
+  const std::uint64_t zero_bases_[kMaxGpuRanks] = {};  // of ranks in one process: the offset is the address itself
+  std::map<std::uint64_t, Own> by_base_;               // by the address of the allocation
   std::vector<std::vector<void*>> opened_;  // by owner and index; null: not opened; only the watch thread uses it
   std::vector<std::unique_ptr<base::Thread>> closers_;
 };

@@ -1,5 +1,5 @@
 // CallOrder: enqueues the calls of one rank in CUDA streams, one after the other. PendingStreams: the streams with
-// calls that may not have ended; a watching thread fails them. WatchThread: that thread.
+// calls that may not have ended; after an error the watch thread makes these streams fail. WatchThread: that thread.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -16,7 +16,7 @@
 
 namespace slip::comm {
 
-int gpu_of(const Device& device);  // its ordinal
+int gpu_of(const Device& device);  // the device's CUDA ordinal
 
 // Kernels that reduce access whole elements. Throws kInvalidValue if a buffer of the call is not aligned to them.
 void require_aligned(const GpuCall& asked, Here here);
@@ -37,15 +37,15 @@ class CallOrder {
 
   // Throws unless the stream is of the same GPU.
   void require_stream_of_device(const runtime::StreamState& stream, Here here) const;
-  // Enqueues the op and returns its position. `put` enqueues the work of the op in the CUDA stream; `other_threads`: it
-  // uses threads of its own for this. REQUIRES: the GPU is current.
+  // Enqueues the op and returns its position. `put` enqueues the work of the op in the CUDA stream. `other_threads`:
+  // `put` makes CUDA calls in other threads, as NCCL does. REQUIRES: the GPU is current.
   // The calls of a communicator run one after the other, also in different streams: the op waits for the last call.
   // Calls of a CUDA capture wait only for the last call of the same capture; the program must order the launches of its
   // graph and its other calls.
   std::uint64_t enqueue(Op& op, runtime::StreamState& stream, GpuCalls::Submit& submit,
                         const std::function<void(cudaStream_t)>& put, bool other_threads = false);
-  CallUse last_use() const { return last_use_; }            // of the last enqueue()
-  bool has_captured() const { return !captures_.empty(); }  // any call was captured
+  CallUse last_use() const { return last_use_; }            // of the call that enqueue() enqueued last
+  bool has_captured() const { return !captures_.empty(); }  // whether any call was captured
 
  private:
   struct Captured {
@@ -63,28 +63,28 @@ class CallOrder {
   };
   Eager eager_;
   CallUse last_use_ = CallUse::kRuns;
-  std::vector<Captured> captures_;  // the last ones, in the order of their first calls
+  std::vector<Captured> captures_;  // the most recent ones, in the order of their first calls
 };
 
 // Any thread may use it.
 class PendingStreams {
  public:
   void note(runtime::StreamState& stream, std::uint64_t position, CallUse use);
-  // Makes the streams fail whose last call has not ended, so that a thread that waits for them throws the error. Call
-  // it before the calls are ended. A stream that is noted later fails at once.
+  // Makes the streams fail whose last call has not ended, so that a thread that waits for them throws the error. The
+  // watch thread calls it before it ends the calls that wait. A stream that is noted later fails at once.
   void fail(const Error& error);
-  void drain() noexcept;  // returns when all calls have ended
+  void drain() noexcept;  // returns when all calls have ended, except those of captures under way
 
  private:
   struct Pending {
     runtime::StreamState* stream = nullptr;
-    std::uint64_t id = 0, position = 0;
+    std::uint64_t id = 0, position = 0;  // the stream's id at note(), and the position of the call
     CallUse use = CallUse::kRuns;
   };
   static bool can_query(const Pending& one);
   static void fail(const Pending& one, const Error& error);
   base::Mutex mutex_;
-  std::vector<Pending> pending_ SLIP_GUARDED_BY(mutex_);  // of each stream the last call, and the last captured one
+  std::vector<Pending> pending_ SLIP_GUARDED_BY(mutex_);  // of each stream the last call of each CallUse
   std::optional<Error> error_ SLIP_GUARDED_BY(mutex_);
 };
 
@@ -95,6 +95,7 @@ class WatchThread {
   void start(const char* name, int gpu, std::function<void()> look,
              std::function<void(ErrorCode, const std::string& text)> fail);
   void stop() noexcept;
+  // Whether stop() was called.
   bool ends() const { return ends_.load(std::memory_order_relaxed); }
 
  private:

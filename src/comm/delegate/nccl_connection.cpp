@@ -26,13 +26,14 @@ constexpr std::int64_t kExitNs = 5'000'000'000;  // the same at the end of the p
 // How long abort() waits for a thread that is inside a call: before it revokes the communicator, and afterwards.
 constexpr std::int64_t kShortCallNs = 50'000'000, kLockNs = 5'000'000'000;
 
+// The number of communicators that background threads are destroying.
 std::atomic<int>& unfinished() {
   static auto* const kCount = new std::atomic<int>(0);
   return *kCount;
 }
 
-// The driver's own exit functions were registered before, so they run after this one.
-void wait_at_exit() {
+// Makes exit() wait for the background threads. CUDA registered its exit functions earlier, so they run afterwards.
+void register_exit_wait() {
   static const bool kRegistered = std::atexit([] { wait_for_destroyed_nccl(kExitNs); }) == 0;
   static_cast<void>(kRegistered);
 }
@@ -47,9 +48,9 @@ void destroy(const NcclFunctions& nccl, NcclComm* comm) {
   static_cast<void>(state == NcclResult::kSuccess ? nccl.comm_destroy(comm) : nccl.comm_abort(comm));
 }
 
-// A thread of its own, because NCCL waits until the other ranks of the host destroy theirs, too.
+// Uses a thread of its own, because NCCL waits until the other ranks of the host destroy their communicators, too.
 void destroy_in_background(const NcclFunctions& nccl, NcclComm* comm) noexcept {
-  wait_at_exit();
+  register_exit_wait();
   unfinished().fetch_add(1, std::memory_order_relaxed);  // relaxed: the thread is started afterwards
   try {
     base::Thread thread;
@@ -76,7 +77,7 @@ class HandleSlot : base::NoCopy {
   NcclComm** get() const { return handle_.get(); }
   // acquire: NCCL's thread has made the communicator.
   NcclComm* value() const { return __atomic_load_n(handle_.get(), __ATOMIC_ACQUIRE); }
-  void set_written() { is_written_ = true; }  // NCCL writes no more
+  void set_written() { is_written_ = true; }  // NCCL will not write again
 
  private:
   struct Kept {
@@ -124,7 +125,7 @@ NcclConnection::~NcclConnection() {
 
 Error NcclConnection::error_of(NcclResult result) {
   const char* const why = library_.functions.get_error_string(result);
-  const char* const last = library_.functions.get_last_error(nullptr);  // NCCL keeps the last one of the process
+  const char* const last = library_.functions.get_last_error(nullptr);  // the last error of the process
   std::string more = base::single_line_text(last ? last : "");
   while (more.ends_with(' ')) more.pop_back();
   return {code_of(result),
@@ -167,7 +168,7 @@ void NcclConnection::join(const NcclUniqueId& id, int nranks, int rank, const Ch
   }
 }
 
-// The split itself does not block, because the parent does not.
+// ncclCommSplit itself does not block, because the parent communicator is non-blocking.
 void NcclConnection::split_off(int rank, const Check& check) {
   HandleSlot child;
   NcclResult result = NcclResult::kSuccess;
@@ -203,7 +204,7 @@ void NcclConnection::run(const Call& call, const Check& check) {
   if (result == NcclResult::kInProgress) result = wait(check);
   if (result == NcclResult::kSuccess) [[likely]]
     return;
-  check();  // if another rank is lost, that is the cause
+  check();  // if another rank is lost, throws that: it is the cause
   throw error_of(result);
 }
 
@@ -218,9 +219,9 @@ std::optional<Error> NcclConnection::error() {
   return error_of(state);
 }
 
-// A thread may wait inside NCCL and hold the mutex. ncclCommRevoke ends its wait without freeing the communicator.
-// Should that thread not return, the abort comes nevertheless. No analysis: only join(), end_init() and this function
-// write the pointers, and no two of them at the same time.
+// A thread may wait inside NCCL and hold the mutex. ncclCommRevoke ends that wait without freeing the communicator. If
+// the thread still does not return, this function aborts without the mutex. No thread-safety analysis: only join(),
+// end_init() and this function write the pointers, and no two of them run at the same time.
 void NcclConnection::abort() noexcept SLIP_NO_THREAD_SAFETY_ANALYSIS {
   const auto lock_within = [this](std::int64_t time_ns) SLIP_NO_THREAD_SAFETY_ANALYSIS {
     const std::int64_t deadline = base::now_ns() + time_ns;

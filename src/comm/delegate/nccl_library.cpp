@@ -58,7 +58,7 @@ int search_notes(dl_phdr_info* library, std::size_t, void* data) {
   return 1;
 }
 
-bool is_ours(const link_map& library) {
+bool is_own_library(const link_map& library) {
   NoteSearch search{library.l_addr, false};
   dl_iterate_phdr(search_notes, &search);
   return search.found;
@@ -69,13 +69,14 @@ const link_map* map_of(void* handle) {
   return dlinfo(handle, RTLD_DI_LINKMAP, &map) == 0 ? map : nullptr;
 }
 
-// Whether Slipstream's libnccl.so.2 is preloaded. Then its functions come first wherever names are looked up.
-bool ours_is_global() {
+// Whether Slipstream's libnccl.so.2 is in the global symbol scope, for instance because it is preloaded. Then other
+// libraries find its functions first.
+bool is_own_library_global() {
   const void* const function = dlsym(RTLD_DEFAULT, "ncclGetVersion");
   Dl_info info{};
   link_map* map = nullptr;
   return function && dladdr1(function, &info, reinterpret_cast<void**>(&map), RTLD_DL_LINKMAP) != 0 && map &&
-         is_ours(*map);
+         is_own_library(*map);
 }
 
 // Closes the library unless it is released.
@@ -84,7 +85,7 @@ struct Closer {
 };
 using Handle = std::unique_ptr<void, Closer>;
 
-// Finds all functions; returns the name of the first one that is missing, or "".
+// Finds all functions except ncclGetVersion. Returns the name of the first required one that is missing, or "".
 std::string find_functions(void* handle, NcclFunctions& functions) {
   std::string missing;
   const auto find = [&](auto& function, const char* name) {
@@ -110,7 +111,7 @@ std::string find_functions(void* handle, NcclFunctions& functions) {
   find(functions.group_end, "ncclGroupEnd");
   find(functions.red_op_create_pre_mul_sum, "ncclRedOpCreatePreMulSum");
   find(functions.red_op_destroy, "ncclRedOpDestroy");
-  std::string result = missing;
+  std::string result = missing;  // the functions below are optional
   find(functions.comm_split, "ncclCommSplit");
   find(functions.comm_revoke, "ncclCommRevoke");
   return result;
@@ -120,11 +121,11 @@ NcclSearch load(const std::string& file) {
   const auto problem = [&](const std::string& text) { return NcclSearch{nullptr, fmt::format("{}: {}", file, text)}; };
   if (file.find('/') != std::string::npos && ::access(file.c_str(), R_OK) != 0) return problem(std::strerror(errno));
   // RTLD_LOCAL: the program may have another libnccl of its own. RTLD_DEEPBIND: if Slipstream's libnccl is preloaded,
-  // calls inside NVIDIA's library would otherwise reach it. Only then: sanitizers refuse RTLD_DEEPBIND.
-  const int deep = ours_is_global() ? RTLD_DEEPBIND : 0;
+  // calls inside NVIDIA's library would otherwise reach Slipstream's. Not used otherwise: sanitizers refuse it.
+  const int deep = is_own_library_global() ? RTLD_DEEPBIND : 0;
   if (const Handle before(deep != 0 ? dlopen(file.c_str(), RTLD_NOW | RTLD_NOLOAD) : nullptr); before) {
     const link_map* const map = map_of(before.get());
-    if (map && !is_ours(*map))
+    if (map && !is_own_library(*map))
       return problem(
           "the program had loaded it before, so its inner calls reach Slipstream's libnccl.so.2: set SLIP_NCCL to this "
           "file before the program starts");
@@ -135,7 +136,7 @@ NcclSearch load(const std::string& file) {
     return {nullptr, why ? why : fmt::format("{}: it cannot be loaded", file)};
   }
   const link_map* const map = map_of(handle.get());
-  if (map && is_ours(*map)) {
+  if (map && is_own_library(*map)) {
     static_cast<void>(handle.release());  // it stays loaded: its static objects are made for the life of the process
     return problem("this is Slipstream's own libnccl.so.2, which would hand its calls to itself: name NVIDIA's");
   }
@@ -154,10 +155,10 @@ NcclSearch load(const std::string& file) {
   return {made.release(), {}};
 }
 
-// Where pip installs NVIDIA's library, if this code is part of the Python package beside it.
-std::string beside_this_package() {
+// The path where pip installs NVIDIA's library if this code is in Slipstream's Python package; "": unknown.
+std::string pip_path() {
   Dl_info info{};
-  if (dladdr(reinterpret_cast<const void*>(&beside_this_package), &info) == 0 || !info.dli_fname) return {};
+  if (dladdr(reinterpret_cast<const void*>(&pip_path), &info) == 0 || !info.dli_fname) return {};
   const std::string own = info.dli_fname;
   const std::size_t slash = own.rfind('/');
   return slash == std::string::npos ? std::string() : own.substr(0, slash) + "/../nvidia/nccl/lib/" + kName;
@@ -165,7 +166,7 @@ std::string beside_this_package() {
 
 NcclSearch search_all() {
   std::vector<std::string> files{kName};
-  if (std::string beside = beside_this_package(); !beside.empty()) files.push_back(std::move(beside));
+  if (std::string path = pip_path(); !path.empty()) files.push_back(std::move(path));
   NcclSearch result;
   std::string problems;
   for (const std::string& file : files) {
@@ -185,7 +186,7 @@ const char* request_text(NcclRequest request) {
   return "is unknown";
 }
 
-// The reason why NCCL cannot run the calls of these ranks; none: it can.
+// The reason why NCCL cannot run the calls of these ranks; empty: it can.
 std::optional<std::string> find_obstacle(std::span<const EngineOffer> offers) {
   for (std::size_t rank = 0; rank < offers.size(); ++rank) {
     if (offers[rank].problem[0] != '\0') return fmt::format("rank {}: {}", rank, offers[rank].problem);
@@ -251,7 +252,7 @@ EngineChoice choose_engine(std::span<const EngineOffer> offers) {
               .is_error = true,
               .code = ErrorCode::kMismatch};
   }
-  if (request == NcclRequest::kNone) return {.reason = "SLIP_NCCL is not set"};
+  if (request == NcclRequest::kNone) return {.reason = "SLIP_NCCL is not set or is off"};
   const std::optional<std::string> obstacle = find_obstacle(offers);
   if (!obstacle) {
     const bool polls = std::any_of(offers.begin(), offers.end(), [](const EngineOffer& one) { return one.polls != 0; });

@@ -2,7 +2,7 @@
 // asks for that. This header also declares the part of NCCL's binary interface that they use; it has been stable since
 // NCCL 2.14.
 //
-// EngineChoice: whether the ranks of a communicator use it, or Slipstream's own kernels. Each rank describes its GPU
+// EngineChoice: whether the ranks of a communicator use NCCL, or Slipstream's own kernels. Each rank describes its GPU
 // and the library that it found. All ranks exchange these offers and make the same choice.
 #pragma once
 
@@ -34,7 +34,7 @@ enum class NcclResult : int {
   kInProgress = 7,
 };
 
-// The config of NCCL 2.14. Later versions have more fields and set those to their defaults.
+// ncclConfig_t of NCCL 2.14. Later versions have more fields and set those to their defaults.
 struct NcclConfig {
   std::size_t size = sizeof(NcclConfig);
   unsigned magic = 0xcafebeef;
@@ -86,8 +86,9 @@ struct NcclSearch {
 };
 
 // `request`: the value of SLIP_NCCL: a file, or "auto". For "auto" these are tried: the library that the process has
-// loaded, the one that the system finds, and the one of PyTorch if this code is installed beside it. Slipstream's own
-// libnccl.so.2 is refused. A library that was loaded stays loaded: NCCL keeps threads. Any thread may call it.
+// loaded, the one that the system finds, and the one that pip installs for PyTorch, if Slipstream's Python package is
+// beside it. Slipstream's own libnccl.so.2 is refused. A loaded library stays loaded, because NCCL keeps threads. Any
+// thread may call this function.
 NcclSearch find_nccl(const std::string& request);
 
 enum class NcclRequest : std::int32_t { kNone, kAuto, kPath };
@@ -114,7 +115,7 @@ struct EngineChoice {
   // all ranks create together.
   bool polls = false;
   std::string reason;
-  bool is_error = false;            // SLIP_NCCL names a library, and it cannot be used
+  bool is_error = false;            // init fails with this reason
   ErrorCode code = ErrorCode::kOk;  // of the error
 };
 
