@@ -22,9 +22,9 @@ namespace slip {
 namespace {
 
 constexpr std::string_view kPrefix = "sim:";
-constexpr double kMax = 4e18;  // limit for computed times: half of the range of Picos
+constexpr double kMaxTime = 4e18;  // limit for computed times: less than half of the largest Picos
 
-Picos rounded(double time) { return static_cast<Picos>(std::llround(std::clamp(time, 0.0, kMax))); }
+Picos rounded(double time) { return static_cast<Picos>(std::llround(std::clamp(time, 0.0, kMaxTime))); }
 
 // Returns 0 if either amount is unknown: scaled() takes the maximum of two ratios, so the other ratio decides.
 double ratio(std::uint64_t of, std::uint64_t to) {
@@ -42,6 +42,7 @@ double distance(std::uint64_t a, std::uint64_t b) {
   return std::abs(std::log(static_cast<double>(a) + 1) - std::log(static_cast<double>(b) + 1));
 }
 
+// The sample with the most similar flops; among equals, the one with the most similar bytes.
 const CostSample* nearest(const std::vector<const CostSample*>& samples, const CostSample& wanted) {
   const auto nearer = [&](const CostSample* a, const CostSample* b) {
     const double first = distance(a->flops, wanted.flops), second = distance(b->flops, wanted.flops);
@@ -51,7 +52,7 @@ const CostSample* nearest(const std::vector<const CostSample*>& samples, const C
 }
 
 Picos interpolated(const std::vector<const CostSample*>& samples, const CostSample& wanted) {
-  // The size by which samples of one kernel are interpolated: flops, or bytes if the op has no flops.
+  // The size by which times are interpolated: flops, or bytes if the op has no flops.
   const auto at = [&](const CostSample& sample) { return wanted.flops > 0 ? sample.flops : sample.bytes; };
   const CostSample *below = nullptr, *above = nullptr;
   for (const CostSample* sample : samples) {
@@ -137,12 +138,13 @@ Costs model_costs(const Graph& graph, std::string_view device, Here here) {
     const auto known = std::find_if(costs.samples.begin(), costs.samples.end(),
                                     [&](const CostSample& other) { return flow::same_size(sample, other); });
     if (known == costs.samples.end()) costs.samples.push_back(std::move(sample));
-    else known->time = std::max(known->time, sample.time);  // ops of one size can differ in width: keep the longer time
+    else known->time = std::max(known->time, sample.time);  // ops of one size may differ in Cost::width
   }
   return costs;
 }
 
-// Costs as JSON. The reader requires every field exactly once, and refuses numbers that no measurement can give.
+// Costs as JSON. The reader requires each field exactly once, but "decode" may be absent. It refuses numbers that no
+// measurement can give.
 namespace {
 
 constexpr Picos kMaxPicos = Picos{1} << 62;
@@ -196,7 +198,8 @@ std::string text_of(const Costs& costs) {
       fmt::join(samples, ","));
 }
 
-// Refuses costs that read_costs would refuse. Otherwise the error would appear only when the file is read.
+// Refuses rates, slowdowns and names that read_costs would refuse. Otherwise the error would appear only when the file
+// is read.
 void require_writable(const Costs& costs, Here here) {
   for (const double value : {costs.load.bytes_per_second, costs.unload.bytes_per_second, costs.read.bytes_per_second,
                              costs.decode.bytes_per_second, costs.kernel_slowdown, costs.load_slowdown}) {

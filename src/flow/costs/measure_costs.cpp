@@ -104,8 +104,8 @@ class OpBench {
   std::uint64_t copies_ = 1;
 };
 
-// Samples by size. Ops of one size may differ in scalars, as the parts of one weight do. Their sample has the mean
-// time, so that sums over a graph are right.
+// Samples by size. Ops of one size may differ in scalars, as the parts of one weight do. Their sample has the mean time
+// of the different ops, so that a sum over all ops of the graph is about right.
 class Samples {
  public:
   void add(CostSample sample) {
@@ -128,7 +128,8 @@ class Samples {
   std::vector<Times> times_;
 };
 
-// The samples keep their ratios, which short bursts have measured; the sustained run gives their sum and the slowdowns.
+// Scales the samples so that their sum over the graph is the time of the sustained run. Their ratios stay as measured
+// in short bursts. The slowdowns are those of the sustained run.
 void apply(const Graph& graph, const SustainedTimes& sustained, Costs& costs) {
   Picos sum = 0;
   for (const GraphOp& op : graph.ops()) sum += costs.time_of(graph, op);
@@ -146,8 +147,8 @@ struct TimedTransfer {
   double bytes, time;
 };
 
-// Fits time = latency + bytes x slope with the least relative errors. With absolute errors the largest transfer alone
-// would decide.
+// Fits time = latency + bytes x slope, by least squares of the relative errors. With absolute errors the largest
+// transfer alone would decide.
 LinkCost fit(const std::vector<TimedTransfer>& pieces) {
   double weights = 0, bytes = 0, times = 0, squares = 0, products = 0;
   for (const TimedTransfer& piece : pieces) {
@@ -170,10 +171,11 @@ LinkCost fit(const std::vector<TimedTransfer>& pieces) {
   return {kPicosPerSecond / slope, static_cast<Picos>(latency + 0.5)};
 }
 
+// The maximum size of a measured read.
 constexpr std::uint64_t kPieceBytes = std::uint64_t{32} << 20;
 
 // Reads the weights of a graph one after the other, in a cycle, so that the data is not in the processor's cache.
-// Compressed weights are read as the file has them.
+// Compressed weights are read in their compressed form.
 struct FileProbe {
   struct Stored {
     const store::File* file;
@@ -312,10 +314,10 @@ Costs measure_costs(const Graph& graph, const Device& device, const WeightSource
 
 namespace {
 
-constexpr std::uint64_t kWeights = std::uint64_t{16} << 20;  // 32 MiB
-constexpr std::uint64_t kDistinct = std::uint64_t{1} << 18;  // they repeat then
+constexpr std::uint64_t kWeights = std::uint64_t{16} << 20;  // number of bf16 weights: 32 MiB
+constexpr std::uint64_t kDistinct = std::uint64_t{1} << 18;  // the first weights; the rest repeats them
 
-// bf16 from a normal distribution, which compress as trained weights do.
+// bf16 values from a normal distribution: they compress as well as trained weights.
 std::vector<std::byte> sample_weights() {
   std::mt19937 random(1);
   std::normal_distribution<float> normal(0, 0.02F);
@@ -340,6 +342,7 @@ LinkCost measure_decode(const Device& device, Here here) {
   const runtime::PrivateScope measuring;  // keeps these ops out of the program's trace
   model::BlockTable table(model::Split::kBf16, kWeights, here);
   const model::EncodedBlocks blocks = model::encode_blocks(table, 0, table.blocks(), sample_weights(), here);
+  // Offsets in both buffers; the compressed blocks are at 0.
   const std::uint64_t count = table.blocks(), checksums = flow::aligned(blocks.size());
   const std::uint64_t ends = checksums + flow::aligned(8 * count), report = ends + flow::aligned(4 * count);
   Buffer host = device.alloc(report + 8, MemoryKind::kPinned, "decode", here);
@@ -356,20 +359,20 @@ LinkCost measure_decode(const Device& device, Here here) {
   stream.copy(packed, host, "decode", here);
   stream.sync(here);
   const std::vector<Scalar> scalars = model::DecompressSizes::of(table).scalars();
-  const std::uint64_t each = table.weights_begin(1);
+  const std::uint64_t decoded_block = table.weights_begin(1);  // bytes of the weights of one block
   return measure_link(
       device,
       [&](StreamRef on, std::uint64_t bytes) {
-        const std::uint64_t some = bytes / each;
+        const std::uint64_t decoded = bytes / decoded_block;  // number of blocks
         on.launch(model::decompress_kernel(),
-                  {.reads = {packed.slice(0, table.begin(some)), packed.slice(checksums, 8 * some),
-                             packed.slice(ends, 4 * some)},
+                  {.reads = {packed.slice(0, table.begin(decoded)), packed.slice(checksums, 8 * decoded),
+                             packed.slice(ends, 4 * decoded)},
                    .writes = {weights.slice(0, bytes), packed.slice(report, 8)},
                    .scalars = scalars,
                    .name = "decode"},
-                  {.bytes = table.begin(some) + bytes});
+                  {.bytes = table.begin(decoded) + bytes});
       },
-      kWeights * 2, each, here);
+      kWeights * 2, decoded_block, here);
 }
 
 }  // namespace slip

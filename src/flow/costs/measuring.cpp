@@ -20,29 +20,32 @@ constexpr Picos kLong = 50 * kMilli;  // longer work is measured in fewer batche
 // hold cells (DeviceOptions::queue_depth), of which a piece takes several.
 constexpr int kMaxHeld = 128;
 constexpr std::size_t kCellsOfOp = 32;  // an estimate for one piece of work
-constexpr int kMaxInBatch = 64;
+constexpr int kMaxInBatch = 64;         // pieces of the measured work
 
+// The number of pieces of work that may be queued behind a gate.
 int room_behind_gate(const Device& device) {
   const std::size_t cells = device.options().queue_depth;
   return cells == 0 ? kMaxHeld : static_cast<int>(std::clamp<std::size_t>(cells / kCellsOfOp, 3, kMaxHeld));
 }
 
+// The number of pieces, each of this time, that take the wanted time: 1 to `max`.
 int pieces(Picos wanted, Picos each, int max) {
   return static_cast<int>(std::clamp<Picos>(wanted / std::max<Picos>(each, 1), 1, max));
 }
 
-constexpr DataType kReal[] = {DataType::kF8E4M3, DataType::kF8E5M2, DataType::kF16,
-                              DataType::kBF16,   DataType::kF32,    DataType::kF64};
+constexpr DataType kFloatingPoint[] = {DataType::kF8E4M3, DataType::kF8E5M2, DataType::kF16,
+                                       DataType::kBF16,   DataType::kF32,    DataType::kF64};
 
-constexpr int kMaxRepeats = 3;
+constexpr int kMaxRepeats = 3;  // of an implausible measurement
 constexpr double kNoise = 0.9;  // a repeat that takes more than this share of the earlier time confirms it
 
-// Long enough for the processor to settle at its sustained clock: a GPU needs some tenths of a second.
-Picos chunk_of(const Device& device) { return (device.info().name.starts_with("cuda") ? 400 : 100) * kMilli; }
+// How long the ops of one sustained measurement run: long enough for the processor to settle at its sustained clock. A
+// GPU needs some tenths of a second.
+Picos sustained_run_time(const Device& device) { return (device.info().name.starts_with("cuda") ? 400 : 100) * kMilli; }
 
 constexpr std::uint64_t kSpread = std::uint64_t{256} << 20;  // larger than the caches: ops read weights from memory
 
-// Limits the host time of one measurement: issuing a tiny load takes the host longer than the device.
+// The maximum number of loads in one measurement. Issuing a tiny load takes the host longer than the device.
 constexpr int kMaxLoads = 50'000;
 
 // Times passes over all ops of a graph on one stream, alone or while loads run on another stream.
@@ -114,7 +117,7 @@ class Passes {
   std::vector<OpMemory> ops_;
   Buffer numbers_, zeros_, sink_;
   OpMemory::ApartBytes max_;
-  bool spread_ = false;   // each launch reads other bytes of numbers_, so that they come from memory
+  bool spread_ = false;   // each launch reads other bytes of numbers_, so that caches do not have them
   std::uint64_t at_ = 0;  // offset of the next launch in numbers_
   Stream main_, beside_;
 };
@@ -175,8 +178,8 @@ Picos Stopwatch::time(const Issue& issue) {
 
 Picos Stopwatch::time_beside(const Work& main, const Work& beside) {
   // The other work lasts twice as long as the main work alone, since the main work may take longer beside it.
-  const Picos held = beside.time * (room_ - 2) / 2;
-  const int count = pieces(std::min(kBatch, held), main.time, std::min(kMaxInBatch, room_));
+  const Picos max_main_time = beside.time * (room_ - 2) / 2;  // a full queue lasts twice as long
+  const int count = pieces(std::min(kBatch, max_main_time), main.time, std::min(kMaxInBatch, room_));
   const int needed = pieces(2 * count * main.time, beside.time, room_ - 2) + 2;
   std::vector<Picos> times;
   for (int i = 0; i < 3; ++i) times.push_back(batch(main.issue, count, &beside.issue, needed) / count);
@@ -203,7 +206,7 @@ OpMemory::OpMemory(const Graph& graph, const GraphOp& op) : op_(op) {
   for (Part& part : parts_) {
     part.first -= part.first % kAlignment;  // keeps the alignment that the bytes have in the value
     part.at = bytes_;
-    bytes_ += aligned(part.last - part.first);
+    bytes_ += aligned(part.end - part.first);
   }
   bytes_ = std::max(bytes_, kAlignment);  // an op may read and write no bytes
 }
@@ -213,13 +216,14 @@ void OpMemory::include(const Graph& graph, const ValueBytes& bytes) {
   for (Part& part : parts_) {
     if (part.value != bytes.value) continue;
     part.first = std::min(part.first, bytes.offset);
-    part.last = std::max(part.last, end);
+    part.end = std::max(part.end, end);
     return;
   }
-  parts_.push_back({.value = bytes.value,
-                    .first = bytes.offset,
-                    .last = end,
-                    .integers = std::ranges::find(kReal, graph[bytes.value].type) == std::end(kReal)});
+  parts_.push_back(
+      {.value = bytes.value,
+       .first = bytes.offset,
+       .end = end,
+       .integers = std::ranges::find(kFloatingPoint, graph[bytes.value].type) == std::end(kFloatingPoint)});
 }
 
 Range OpMemory::find(const ValueBytes& bytes, Range place) const {
@@ -311,29 +315,30 @@ SustainedTimes sustained_times(const Graph& graph, const Device& device, const s
   if (!passes.take_memory(device)) return {};
   passes.time(1, 0, load);
   const Picos first = passes.time(1, 0, load);
-  const int count = static_cast<int>(std::clamp<Picos>(chunk_of(device) / first, 1, 2000));
-  const Picos warm = std::min(first, passes.time(count, 0, load));  // other programs can only make a time longer
+  const int count = static_cast<int>(std::clamp<Picos>(sustained_run_time(device) / first, 1, 2000));
+  const Picos pass_time = std::min(first, passes.time(count, 0, load));  // other programs can only make a time longer
   // Enough loads to keep the other stream busy for 5/4 of a pass, so that loads run while every op runs.
-  const int loads = static_cast<int>(std::clamp<Picos>(warm * 5 / 4 / std::max<Picos>(load_time, 1) + 1, 1, 4096));
+  const int loads = static_cast<int>(std::clamp<Picos>(pass_time * 5 / 4 / std::max<Picos>(load_time, 1) + 1, 1, 4096));
   const int passes_beside = std::clamp(kMaxLoads / loads, 1, count);
-  constexpr int kTurns = 2;  // rounds that alternate both measurements, so that a drifting clock rate biases neither
-  const auto in_turn = [](const std::function<Picos()>& alone, const std::function<Picos()>& beside) {
+  constexpr int kRounds = 2;  // each has both measurements, so that a drifting clock rate biases neither
+  const auto alternate = [](const std::function<Picos()>& alone, const std::function<Picos()>& beside) {
     return measure_interference([&] {
       InterferenceTimes mean;
-      for (int turn = 0; turn < kTurns; ++turn) {
-        mean.alone += alone() / kTurns;
-        mean.beside += beside() / kTurns;
+      for (int round = 0; round < kRounds; ++round) {
+        mean.alone += alone() / kRounds;
+        mean.beside += beside() / kRounds;
       }
       return mean;
     });
   };
   SustainedTimes times;
   times.ops =
-      in_turn([&] { return passes.time(count, 0, load); }, [&] { return passes.time(passes_beside, loads, load); });
+      alternate([&] { return passes.time(count, 0, load); }, [&] { return passes.time(passes_beside, loads, load); });
   // The loads take half as long as the ops, so that ops run the whole time.
-  const int fewer = static_cast<int>(std::clamp<Picos>(warm * count / 2 / std::max<Picos>(load_time, 1), 1, 1000));
-  times.load =
-      in_turn([&] { return passes.time_loads(fewer, 0, load); }, [&] { return passes.time_loads(fewer, count, load); });
+  const int timed_loads =
+      static_cast<int>(std::clamp<Picos>(pass_time * count / 2 / std::max<Picos>(load_time, 1), 1, 1000));
+  times.load = alternate([&] { return passes.time_loads(timed_loads, 0, load); },
+                         [&] { return passes.time_loads(timed_loads, count, load); });
   return times;
 }
 

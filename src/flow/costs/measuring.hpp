@@ -17,9 +17,9 @@
 namespace slip::flow {
 
 inline constexpr double kPicosPerSecond = 1e12;
-inline constexpr Picos kMilli = 1'000'000'000;
+inline constexpr Picos kMilli = 1'000'000'000;  // 1 ms
 
-// Of an even number of times, the longer of both in the middle. REQUIRES: there is one.
+// The longer of the two middle times if their number is even. REQUIRES: `times` is not empty.
 Picos median(std::vector<Picos> times);
 
 // Stopwatch: measures how long work takes, by the device's clock. The host issues a batch of work behind a gate, a
@@ -46,9 +46,9 @@ class Stopwatch {
   Picos batch(const Issue& main, int count, const Issue* beside = nullptr, int beside_count = 0);
 
   Device device_;
-  int room_;           // pieces that may be queued behind a gate
-  Buffer gate_value_;  // a 32-bit counter: the gate of round n opens when it is n
-  std::uint32_t round_ = 0;
+  int room_;                 // pieces that may be queued behind a gate
+  Buffer gate_value_;        // a 32-bit counter: the gate of batch n opens when the value is n
+  std::uint32_t round_ = 0;  // number of the last batch
   Stream main_, beside_;
 };
 
@@ -56,7 +56,7 @@ class Stopwatch {
 // processor's caches, and memory that was never written would be one shared page of zeros.
 class HostRing {
  public:
-  static constexpr std::uint64_t kEnough = std::uint64_t{64} << 20;  // larger than most caches
+  static constexpr std::uint64_t kEnough = std::uint64_t{64} << 20;  // bytes; larger than most caches
 
   HostRing(const Device& device, std::uint64_t bytes, Here here)
       : memory_(device.alloc(bytes, MemoryKind::kPinned, "host ring", here)) {
@@ -64,6 +64,7 @@ class HostRing {
     std::fill(view.begin(), view.end(), std::byte{1});
   }
 
+  // The next piece of the cycle. REQUIRES: at most the bytes of the ring.
   Range next(std::uint64_t bytes) {
     if (at_ + bytes > memory_.bytes()) at_ = 0;
     const Range place = memory_.slice(at_, bytes);
@@ -100,15 +101,15 @@ class OpMemory {
   // Sets integer values to zero: they may be positions or counts, which must be in range.
   void clear_integers(StreamRef stream, Range place) const {
     for (const Part& part : parts_) {
-      if (part.integers) stream.fill(place.slice(part.at, part.last - part.first), 0, "zeros");
+      if (part.integers) stream.fill(place.slice(part.at, part.end - part.first), 0, "zeros");
     }
   }
 
  private:
   struct Part {
     Value value;
-    std::uint64_t first = 0, last = 0;  // first byte of the value that the op uses, and the byte after the last
-    std::uint64_t at = 0;               // offset of `first` in the memory
+    std::uint64_t first = 0, end = 0;  // first byte of the value that the op uses, and the byte after the last one
+    std::uint64_t at = 0;              // offset of `first` in the memory
     bool integers = false;
   };
   void include(const Graph& graph, const ValueBytes& bytes);
@@ -155,8 +156,9 @@ struct InterferenceTimes {
   double slowdown() const;
 };
 
-// `measure` times the work alone and concurrently. If the slowdown is implausible, `measure` is repeated up to 3 times,
-// or until a repeat takes as long. The result has the shortest time of each kind.
+// `measure` times the work alone and concurrently. If the slowdown is implausible, `measure` is repeated, at most 3
+// times, until the slowdown is plausible or a repeat takes about as long. The result has the shortest time of each
+// kind.
 InterferenceTimes measure_interference(const std::function<InterferenceTimes()>& measure);
 
 // The slowdown of `times`, at most kMaxPlausibleSlowdown. Logs a warning with `what` if the measured one is larger.
@@ -165,7 +167,7 @@ double plausible_slowdown(const InterferenceTimes& times, std::string_view what)
 // Times of a whole graph that runs for a while. Short bursts of one op do not show them. Under sustained load a
 // processor lowers its clock, and an op finds data of the previous op in the caches.
 struct SustainedTimes {
-  InterferenceTimes ops;   // all ops of the graph, once; `beside`: while loads run in another stream
+  InterferenceTimes ops;   // one pass over all ops of the graph; `beside`: while loads run in another stream
   InterferenceTimes load;  // one load; `beside`: while ops run
 };
 
