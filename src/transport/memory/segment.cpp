@@ -20,7 +20,7 @@
 namespace slip::transport {
 namespace {
 
-constexpr std::uint64_t kTag = 0x5e93e17;
+constexpr std::uint64_t kTag = 0x5e93e17;  // of the bootstrap message that has the name of the socket
 
 [[noreturn]] void fail(const char* what, std::size_t bytes) {
   const int error = errno;
@@ -29,7 +29,7 @@ constexpr std::uint64_t kTag = 0x5e93e17;
   base::fail(ErrorCode::kOutOfMemory, {}, "{}: {}", text, std::strerror(error));
 }
 
-// A message of one byte that carries a descriptor.
+// A message of one byte that carries a file descriptor.
 struct DescriptorMessage {
   char byte = 0;
   iovec vector{&byte, 1};
@@ -44,6 +44,7 @@ struct DescriptorMessage {
   }
 };
 
+// The errors of the next three functions do not name the other rank: take() adds it.
 void await(const Socket& socket, short events, const Deadline& deadline) {
   const Waited waited = wait_for(socket.descriptor(), events, deadline);
   if (waited == Waited::kTimeout) base::fail(ErrorCode::kTimeout, {}, "the deadline has passed");
@@ -95,7 +96,7 @@ Segment::Mapping::Mapping(int descriptor, std::size_t size) : bytes(size) {
 
 Segment::Mapping::~Mapping() { ::munmap(data, bytes); }
 
-// The name identifies this memory: ranks of one process find the mapping by it and share it.
+// Ranks of one process find an existing mapping by the segment's name, and share that mapping.
 Segment Segment::map(const std::string& name, int descriptor, std::size_t bytes) {
   struct Mappings {
     base::ForkMutex mutex;
@@ -124,9 +125,9 @@ void Segment::drop(std::size_t offset, std::size_t bytes) const noexcept {
   if (bytes > 0) ::madvise(data() + offset, bytes, MADV_REMOVE);  // if it fails, the memory is freed with the segment
 }
 
-// The first rank listens under a unique name and sends the name to the others. Each of them connects and sends its
-// rank, so the first rank knows which ranks are missing. Any user may bind or connect to an abstract name. So both ends
-// check that the peer belongs to the same user before they send or read anything.
+// The first rank listens on an abstract Unix socket with a unique name and sends the name to the other ranks. Each of
+// them connects and sends its rank, so the first rank knows which ranks are missing. Any user may bind or connect to an
+// abstract name. So both ends check that the peer belongs to the same user before they send or read anything.
 Segment Segment::make(Bootstrap& bootstrap, std::span<const int> ranks, std::size_t bytes, const SetupCall& call) {
   const Deadline deadline{call.deadline_ns, &bootstrap.broken_flag()};
   const OwnedDescriptor descriptor(::memfd_create("slipstream", MFD_CLOEXEC));
@@ -147,8 +148,8 @@ Segment Segment::make(Bootstrap& bootstrap, std::span<const int> ranks, std::siz
       send_descriptor(socket, descriptor.number(), deadline);
       absent.erase(rank);
     } catch (const Error& error) {
-      // The peer closed the connection: if it was a rank, the failure detector reports its loss. An error of accept()
-      // itself would repeat forever.
+      // kIo with a socket: the peer closed the connection. If the peer was a rank, the failure detector reports its
+      // loss. Without a socket accept() failed, and would fail for ever.
       if (error.code() == ErrorCode::kIo && socket.valid()) continue;
       if (error.code() != ErrorCode::kTimeout) throw;
       base::fail(ErrorCode::kTimeout, {}, "{}: {} did not take the shared memory of {} before the deadline",
@@ -161,14 +162,14 @@ Segment Segment::make(Bootstrap& bootstrap, std::span<const int> ranks, std::siz
 
 Segment Segment::take(Bootstrap& bootstrap, int maker, std::size_t bytes, const SetupCall& call) {
   const Deadline deadline{call.deadline_ns, &bootstrap.broken_flag()};
-  const std::string text = text_of(bootstrap.recv(maker, kTag, call));
+  const std::string name = text_of(bootstrap.recv(maker, kTag, call));
   try {
-    const Socket socket = Socket::connect(SocketAddress::unix_name(text), deadline);
+    const Socket socket = Socket::connect(SocketAddress::unix_name(name), deadline);
     if (!socket.same_user()) base::fail(ErrorCode::kIo, {}, "its name is held by a process of another user");
     const std::int32_t rank = bootstrap.rank();
     socket.send(std::as_bytes(std::span(&rank, 1)), deadline);
     const OwnedDescriptor descriptor(recv_descriptor(socket, deadline));
-    return map(text, descriptor.number(), bytes);
+    return map(name, descriptor.number(), bytes);
   } catch (const Error& error) {
     if (error.code() == ErrorCode::kAborted || error.code() == ErrorCode::kOutOfMemory) throw;
     base::fail(error.code() == ErrorCode::kIo ? ErrorCode::kRankLost : error.code(), {},
@@ -184,7 +185,7 @@ Segment Segment::share(Bootstrap& bootstrap, std::span<const int> ranks, std::si
                                              : take(bootstrap, ranks.front(), bytes, call);
   } catch (const Error& error) {
     if (error.code() == ErrorCode::kOutOfMemory)
-      bootstrap.failures().fail(error.code(), base::bare_text(error));  // so that the others do not wait
+      bootstrap.failures().fail(error.code(), base::bare_text(error));  // so that the other ranks do not wait
     throw bootstrap.with_cause(error);
   }
 }

@@ -29,7 +29,7 @@ constexpr const char* kDeviceVariable = "SLIP_NET_DEVICE";
 constexpr std::size_t kLineBytes = 1024;  // a longer line of a plug-in's log is cut off
 // A plug-in must accept messages of at least this size.
 constexpr std::size_t kMinMessageBytes = 1024;
-// For the first call of init(), which serves no communicator.
+// The number for the first call of init(), which makes a context for no communicator.
 constexpr std::uint64_t kNoCommunicator = 0;
 
 // The last warning that the plug-in logged in this thread. It explains the error that the plug-in returns next.
@@ -69,6 +69,7 @@ std::string take_warning() {
   return text;
 }
 
+// The profiler callback that init() requires: records nothing.
 net_result profile(void**, int, void*, std::int64_t, void*) { return NET_SUCCESS; }
 
 const char* result_name(net_result result) {
@@ -94,7 +95,7 @@ ErrorCode code_of(net_result result) {
   }
 }
 
-// The files to try, in this order.
+// The files that dlopen() tries, in this order.
 std::vector<std::string> files_of(const std::string& name) {
   if (name.empty()) return {fmt::format("{}{}", kPrefix, kSuffix)};
   std::vector<std::string> files{name};
@@ -103,19 +104,20 @@ std::vector<std::string> files_of(const std::string& name) {
   return files;
 }
 
+// The path of a loaded library; if it is unknown, `otherwise`.
 std::string path_of(void* library, const std::string& otherwise) {
   link_map* map = nullptr;
   return ::dlinfo(library, RTLD_DI_LINKMAP, &map) == 0 && map->l_name[0] != '\0' ? map->l_name : otherwise;
 }
 
 std::vector<std::string> split(const std::string& list) {
-  std::vector<std::string> words;
+  std::vector<std::string> entries;
   for (std::size_t begin = 0; begin <= list.size();) {
     const std::size_t end = std::min(list.find(',', begin), list.size());
-    if (end > begin) words.push_back(list.substr(begin, end - begin));
+    if (end > begin) entries.push_back(list.substr(begin, end - begin));
     begin = end + 1;
   }
-  return words;
+  return entries;
 }
 
 }  // namespace
@@ -133,7 +135,8 @@ const NetPlugin& NetPlugin::load(const std::string& name) {
     return &(*kAll)[{::getpid(), name}];
   };
   Loaded& one = *find();
-  // Without the lock of the table, because fork() waits for that: loading takes long, and a plug-in may fork meanwhile.
+  // The lock of the table is not held here, because fork() waits for it: loading takes long, and a plug-in may fork
+  // meanwhile.
   const base::LockGuard lock(one.mutex);
   if (!one.plugin) one.plugin.reset(new NetPlugin(name));
   return *one.plugin;
@@ -246,25 +249,25 @@ PluginDevice NetPlugin::read_device(int index) const {
   device.speed_mbps = properties.speed;
   device.max_parts = std::min(static_cast<std::size_t>(properties.max_recvs), kNetMaxParts);
   device.max_bytes = properties.max_p2p_bytes;
-  // If a GPU kernel must unpack the received bytes (NET_DEVICE_UNPACK), the plug-in serves host memory only.
+  // If a GPU kernel must unpack received bytes (NET_DEVICE_UNPACK), the plug-in is used for host memory only.
   device.takes_gpu_memory = properties.device_type == NET_DEVICE_HOST && (properties.ptr_support & NET_PTR_CUDA) != 0;
   device.takes_dma_buf =
       device.takes_gpu_memory && (properties.ptr_support & NET_PTR_DMABUF) != 0 && calls_.reg_mr_dma_buf != nullptr;
   return device;
 }
 
-// SLIP_NET_DEVICE lists the devices, by name or number. Otherwise: all devices that are as fast as the fastest.
+// Chooses the devices that SLIP_NET_DEVICE lists, by name or number. If it is not set: all of the highest speed.
 void NetPlugin::choose_devices() {
   const std::string wanted = base::env_text(kDeviceVariable);
-  for (const std::string& word : split(wanted)) {
+  for (const std::string& entry : split(wanted)) {
     const auto named = std::find_if(devices_.begin(), devices_.end(), [&](const PluginDevice& one) {
-      return one.name == word || std::to_string(&one - devices_.data()) == word;
+      return one.name == entry || std::to_string(&one - devices_.data()) == entry;
     });
     if (named == devices_.end()) {
       std::vector<std::string> all;
       for (const PluginDevice& one : devices_) all.push_back(one.name);
       base::fail(ErrorCode::kInvalidValue, {}, "{}={}: the plug-in {} has no device '{}'; it has {}", kDeviceVariable,
-                 wanted, text(), word, fmt::join(all, ", "));
+                 wanted, text(), entry, fmt::join(all, ", "));
     }
     used_.push_back(static_cast<int>(named - devices_.begin()));
   }

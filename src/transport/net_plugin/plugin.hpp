@@ -1,5 +1,6 @@
-// NetPlugin: a loaded network plug-in of NCCL (nccl_net.h). Its functions have the same signatures here for all
-// versions of the interface. The library stays loaded until the process ends, because it may have threads of its own.
+// NetPlugin: a loaded network plug-in of NCCL (nccl_net.h). PluginCalls: its functions, with the same signatures for
+// all versions of the interface. The library stays loaded until the process ends, because it may have threads of its
+// own.
 //
 // Any thread may call the functions. As in NCCL, one thread at a time uses a connection; threads with different
 // connections call the plug-in concurrently.
@@ -42,13 +43,13 @@ struct PluginParts {
   std::array<int, kNetMaxParts> tags;
 };
 
-// The functions of all versions with the same signatures. The functions that take PluginCalls translate for one
-// version; the others are the plug-in's own.
+// The functions of a plug-in, with the same signatures for all versions of the interface. Functions that take
+// PluginCalls translate the call for one version; the others are the plug-in's own.
 struct PluginCalls {
   const void* table = nullptr;  // a net_table_v8 to net_table_v11
 
   // Versions 8 to 10 have no contexts and no finalize(): init() is called once in a process. Since version 11, init()
-  // makes a context for a communicator, whose number is the same on all ranks.
+  // makes a context for one communicator. `communicator` is its number, which is the same on all ranks.
   net_result (*init)(const PluginCalls& calls, std::uint64_t communicator, void** context, net_logger logger,
                      net_profiler profiler) = nullptr;
   net_result (*finalize)(void* context) = nullptr;
@@ -67,15 +68,15 @@ struct PluginCalls {
   net_result (*close_recv)(void* receiver) = nullptr;
   net_result (*close_listen)(void* listener) = nullptr;
 
-  // Each message calls the next ones. Of isend and irecv, the version of the table has one, see start_send() and
-  // start_receive(): a branch costs less than a function that translates.
+  // The functions below are called for each message. Only the isend and irecv of the table's version are set.
+  // start_send() and start_receive() choose by a branch, which costs less than a function that translates.
   net_result (*test)(void* request, int* done, int* bytes) = nullptr;
   decltype(net_table_v8::isend) isend_v8 = nullptr;
   decltype(net_table_v9::isend) isend_v9 = nullptr;
-  decltype(net_table_v10::isend) isend_v10 = nullptr;  // of version 11, too
+  decltype(net_table_v10::isend) isend_v10 = nullptr;  // also of version 11
   decltype(net_table_v8::irecv) irecv_v8 = nullptr;
   decltype(net_table_v9::irecv) irecv_v9 = nullptr;
-  decltype(net_table_v10::irecv) irecv_v10 = nullptr;
+  decltype(net_table_v10::irecv) irecv_v10 = nullptr;  // also of version 11
 };
 
 inline net_result start_send(const PluginCalls& calls, void* sender, std::span<std::byte> bytes, int tag, void* memory,
@@ -87,9 +88,9 @@ inline net_result start_send(const PluginCalls& calls, void* sender, std::span<s
 
 inline net_result start_receive(const PluginCalls& calls, void* receiver, PluginParts& parts, void** request) {
   if (calls.irecv_v10) {
-    std::array<void*, kNetMaxParts> profiled{};
+    std::array<void*, kNetMaxParts> profiler_handles{};
     return calls.irecv_v10(receiver, parts.count, parts.data.data(), parts.bytes.data(), parts.tags.data(),
-                           parts.memories.data(), profiled.data(), request);
+                           parts.memories.data(), profiler_handles.data(), request);
   }
   if (calls.irecv_v9)
     return calls.irecv_v9(receiver, parts.count, parts.data.data(), parts.bytes.data(), parts.tags.data(),
@@ -102,7 +103,7 @@ inline net_result start_receive(const PluginCalls& calls, void* receiver, Plugin
 
 class NetPlugin;
 
-// A plug-in's context of one rank of a communicator, see PluginCalls::init. Null in versions 8 to 10.
+// A plug-in's context for one rank of a communicator, see PluginCalls::init. In versions 8 to 10, get() returns null.
 class PluginContext : base::NoCopy {
  public:
   PluginContext(const NetPlugin& plugin, std::uint64_t communicator);  // throws if init() fails
@@ -115,8 +116,8 @@ class PluginContext : base::NoCopy {
   void* context_ = nullptr;
 };
 
-// Looks for the newest table that the library has and fills in the calls. Returns its version; 0: it has none.
-// `missing` gets the name of the first function that the table lacks.
+// Finds the newest table that the library has and fills in the calls. Returns the table's version; 0: the library has
+// no table of versions 8 to 11. `name` gets the plug-in's name, `missing` the first function that the table lacks.
 int find_plugin_calls(void* library, PluginCalls& calls, const char*& name, std::string& missing);
 // The tables of other versions that the library has, for error texts: "ncclNetPlugin_v6".
 std::string other_plugin_tables(void* library);
@@ -136,11 +137,11 @@ class NetPlugin : base::NoCopy {
   // The device that carries a channel, as an index of devices(): see SLIP_NET_DEVICE in docs/networks.md.
   int device_of(int channel) const;
 
-  // The context of this rank of the communicator, of which this key is the secret. All connections of the rank share
-  // it, and it ends with the last of them. Throws if the plug-in cannot make it.
+  // The context for `rank` of the communicator whose secret is `key`. All connections of the rank share it, and it ends
+  // with the last of them. Null: the plug-in has no contexts (versions 8 to 10). Throws if init() fails.
   std::shared_ptr<const PluginContext> context_of(const Secret& key, int rank) const;
 
-  // The error of a function that failed. `peer`: the other end, may be empty. Its text ends with the last warning that
+  // The error of a function that failed. `peer`: the other end, may be empty. The text ends with the last warning that
   // the plug-in logged in this thread.
   Error error(std::string_view function, net_result result, std::string_view peer) const;
 
@@ -157,7 +158,8 @@ class NetPlugin : base::NoCopy {
   PluginCalls calls_;
   std::vector<PluginDevice> devices_;
   std::vector<int> used_;  // the devices that carry channels, in turn
-  // devices() and get_properties() need a call of init() before any communicator. Never ended, as the library.
+  // devices() and get_properties() need an earlier call of init(), which this context makes. Never deleted, because the
+  // library stays loaded.
   const PluginContext* first_context_ = nullptr;
   mutable base::Mutex mutex_;
   mutable std::map<std::pair<Secret, int>, std::weak_ptr<const PluginContext>> contexts_ SLIP_GUARDED_BY(mutex_);

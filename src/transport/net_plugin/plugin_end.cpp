@@ -18,15 +18,16 @@ namespace {
 // within these limits: the wait becomes at most 1/8 longer, and a long wait takes no more than a few per mille of a
 // core.
 constexpr std::int64_t kSleepShare = 8, kMinSleepNs = 20'000, kMaxSleepNs = 1'000'000;
-// After the peer's end, messages that it sent before may still arrive. The connection is lost if none arrives for this
-// time: after a goodbye message, which announced their number, and after an end without a goodbye message.
+// After the peer's goodbye message, or after the end of the control socket, earlier messages may still arrive. The peer
+// counts as lost if no message arrives for this time. kAnnouncedNs: after a goodbye message, which has the number of
+// messages. kLostNs: after an end without a goodbye message.
 constexpr std::int64_t kAnnouncedNs = 10'000'000'000, kLostNs = 500'000'000;
-// The same for a sender whose receiver said goodbye: the plug-in may still report sends that are complete.
+// The same for a sender whose receiver sent a goodbye message: the plug-in may still report that sends are complete.
 constexpr std::int64_t kUnwantedNs = 100'000'000;
-// If the plug-in fails because the peer is gone, the control connection ends within this time, too.
+// If the plug-in fails because the peer is gone, the control connection also ends within this time.
 constexpr std::int64_t kCauseNs = 100'000'000;
 
-// The plug-in's error may be only a consequence: the peer has failed, or it is gone.
+// Whether the plug-in's error may only follow from another one: the peer has failed, or is gone.
 bool may_be_consequence(const Error& error) {
   return error.code() == ErrorCode::kIo || error.code() == ErrorCode::kRankLost;
 }
@@ -90,14 +91,14 @@ template <class Self, class Base>
 bool PluginEnd<Self, Base>::progress() {
   this->require_no_error();
   try {
-    if (!control_.kept()) return step();
+    if (!control_.deferred()) return step();
   } catch (const Error& error) {
     if (!greeted_ || !may_be_consequence(error)) give_up(error);
-    control_.keep(error);
+    control_.defer(error);
     idle_ticks_ = base::ticks();  // watch() asks for short sleeps at first
   }
-  // This thread does not wait for the cause: it may be the proxy, which drives other connections, too.
-  if (control_.is_cause_known(kCauseNs)) give_up(*control_.kept());
+  // This thread does not wait for the cause: it may be the proxy thread, which also drives other connections.
+  if (control_.must_throw(kCauseNs)) give_up(*control_.deferred());
   return false;
 }
 
@@ -105,8 +106,8 @@ template <class Self, class Base>
 bool PluginEnd<Self, Base>::step() {
   bool moved = !plugin_comm_ && self().join();
   if (begun_ < queued_) start_queued();
-  while (landed_ < flown_ && self().land(flight_[landed_ % kMaxInFlight])) {
-    ++landed_;
+  while (pieces_done_ < pieces_started_ && self().test_piece(pieces_[pieces_done_ % kMaxInFlight])) {
+    ++pieces_done_;
     moved = true;
   }
   if (moved && begun_ < queued_) start_queued();
@@ -123,12 +124,12 @@ bool PluginEnd<Self, Base>::step() {
 
 template <class Self, class Base>
 NetRequest* PluginEnd<Self, Base>::enqueue(NetRequest* request) {
-  if (!expects()) idle_ticks_ = 0;
+  if (!has_unfinished()) idle_ticks_ = 0;
   const std::uint64_t number = queued_++;
-  if (control_.kept()) return request;  // progress() will throw
+  if (control_.deferred()) return request;  // progress() will throw
   try {
     if (begun_ == number && can_start()) static_cast<void>(self().start(*request));
-    if (begun_ <= number) {  // it waits, or has another piece
+    if (begun_ <= number) {  // the message waits, or has another piece
       queue_[number % kNetMaxRequests] = request;
       start_queued();
     }
@@ -162,7 +163,7 @@ void PluginEnd<Self, Base>::look_at_control() {
   control_.look();
   const PluginNotice* const notice = control_.notice();
   if (notice && notice->mark == PluginNotice::kFailure) throw with_cause(lost());
-  if (!expects()) return;
+  if (!has_unfinished()) return;
   const bool goodbye = notice && notice->mark == PluginNotice::kGoodbye;
   if (!goodbye && !control_.ended()) return;
   constexpr bool kSends = std::is_same_v<Base, NetSender>;
@@ -178,11 +179,11 @@ Error PluginEnd<Self, Base>::lost() const {
                           this->peer_.text(), queued_ - finished_, control_.end_text());
 }
 
-// The error, or its cause if the peer has reported that or is gone.
+// Returns the error, or its cause if the peer has reported a failure or is gone.
 template <class Self, class Base>
 Error PluginEnd<Self, Base>::with_cause(const Error& error) {
   if (!may_be_consequence(error)) return error;
-  if (greeted_ && !control_.kept() && !control_.notice() && !control_.ended()) {
+  if (greeted_ && !control_.deferred() && !control_.notice() && !control_.ended()) {
     static_cast<void>(wait_for(control_.descriptor(), POLLIN, Deadline{}.within(kCauseNs)));
     control_.look();
   }
@@ -199,14 +200,14 @@ Error PluginEnd<Self, Base>::with_cause(const Error& error) {
 template <class Self, class Base>
 std::int64_t PluginEnd<Self, Base>::watch(std::vector<pollfd>& all) const {
   if (!control_.ended()) all.push_back({control_.descriptor(), POLLIN, 0});
-  if (!greeted_ || !(expects() || self().is_flushing())) return kNetMaxSleepNs;  // the control socket suffices
+  if (!greeted_ || !(has_unfinished() || self().is_flushing())) return kNetMaxSleepNs;  // the control socket suffices
   return std::clamp(idle_ns() / kSleepShare, kMinSleepNs, kMaxSleepNs);
 }
 
 template <class Self, class Base>
 void PluginEnd<Self, Base>::close() {
   PluginNotice notice{.mark = PluginNotice::kGoodbye, .messages = finished_};
-  if (control_.kept()) notice = failure_notice(*control_.kept());
+  if (control_.deferred()) notice = failure_notice(*control_.deferred());
   if (!comm_->is_inherited()) static_cast<void>(control_.send(notice));
   comm_->close();
 }
@@ -265,7 +266,7 @@ bool PluginSender::start(NetRequest& request) {
   if (!bytes.empty()) {
     memory = comm_->handle_of(part.memory, peer_);
   } else {
-    const PluginComm::Empty empty = comm_->empty(peer_);
+    const PluginComm::EmptyBuffer empty = comm_->empty_buffer(peer_);
     bytes = empty.bytes.first(0);
     memory = empty.handle;
   }
@@ -277,7 +278,7 @@ bool PluginSender::start(NetRequest& request) {
   return true;
 }
 
-bool PluginSender::land(const Piece& piece) {
+bool PluginSender::test_piece(const Piece& piece) {
   int done = 0;
   std::array<int, kNetMaxParts> unused;
   require(calls_.test(piece.handle, &done, unused.data()), "test");
@@ -293,7 +294,7 @@ PluginReceiver::PluginReceiver(const NetPlugin& plugin, std::shared_ptr<const Pl
 
 PluginReceiver::~PluginReceiver() {
   if (listener_ && !comm_->is_inherited())
-    static_cast<void>(calls_.close_listen(listener_));  // before close(), which gives up the context
+    static_cast<void>(calls_.close_listen(listener_));  // before close(), which releases the context
   close();
 }
 
@@ -333,7 +334,7 @@ void PluginReceiver::begin_listening() {
     limits_.bytes = std::min(limits_.bytes, hello_.max_bytes);
     answer.max_bytes = limits_.bytes;
   } catch (const Error&) {
-    static_cast<void>(control_.send(answer));  // the notice with the reason follows it
+    static_cast<void>(control_.send(answer));  // max_bytes 0; give_up() sends the notice with the reason
     throw;
   }
   if (!control_.send(answer)) throw lost();
@@ -371,7 +372,7 @@ bool PluginReceiver::start(NetRequest& request) {
       parts.data[i] = part.data + offset_;
       parts.memories[i] = comm_->handle_of(part.memory, peer_);
     } else {
-      const PluginComm::Empty empty = comm_->empty(peer_);
+      const PluginComm::EmptyBuffer empty = comm_->empty_buffer(peer_);
       parts.data[i] = empty.bytes.data();
       parts.bytes[i] = empty.bytes.size();
       parts.memories[i] = empty.handle;
@@ -393,7 +394,7 @@ void PluginReceiver::fail_part(const NetPart& part) const {
              peer_.text(), part.bytes, limits_.bytes, comm_->plugin().text());
 }
 
-bool PluginReceiver::land(const Piece& piece) {
+bool PluginReceiver::test_piece(const Piece& piece) {
   NetRequest& request = *piece.request;
   int done = 0;
   std::array<int, kNetMaxParts> bytes;
@@ -424,7 +425,7 @@ void PluginReceiver::fail_length(const NetPart& part, std::size_t room, int byte
              peer_.text(), comm_->plugin().text(), bytes, part.tag, room);
 }
 
-// Host memory needs no flush: the plug-in's test() returns when the CPU sees the bytes.
+// Host memory needs no flush: the plug-in's test() reports a receive as done only when the CPU sees its bytes.
 NetRequest* PluginReceiver::flush(std::span<const NetPart> parts) {
   require_no_error();
   std::array<void*, kNetMaxParts> data, memories;

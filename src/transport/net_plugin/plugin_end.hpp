@@ -1,12 +1,13 @@
-// PluginSender and PluginReceiver: the two ends of a connection that a plug-in carries. PluginComm: the plug-in's part
-// of an end, and the memory that is registered with it. PluginControl: the control socket of an end.
+// PluginSender and PluginReceiver: the two ends of a connection that a plug-in carries. PluginComm: the plug-in's
+// connection of an end, and the memory that is registered with it. PluginControl: the control socket of an end.
 //
-// The connection is made in progress(): first both ends exchange a PluginHello and a PluginAnswer over the control
-// socket, then they call the plug-in's connect() and accept() until these return a connection. Until then messages wait
-// in a queue.
+// progress() makes the connection. First both ends exchange a PluginHello and a PluginAnswer over the control socket.
+// Then they call the plug-in's connect() and accept() until these return a connection. Until then messages wait in a
+// queue.
 //
 // A plug-in accepts kMaxInFlight requests per connection and messages up to a maximum length. Further requests wait in
-// the queue. A longer message is sent in pieces: after a piece of max_bytes another one follows, which may be empty.
+// the queue. A longer message is sent in pieces. After a piece of exactly the maximum length another piece follows,
+// which may be empty.
 #pragma once
 
 #include <sys/types.h>
@@ -33,12 +34,13 @@ namespace slip::transport {
 
 class PluginComm;
 
-// Registered with the plug-in when it is first used, because the connection may not exist before.
+// Memory that is registered with the plug-in when a message first uses it: before that, the plug-in's connection may
+// not exist.
 class PluginMemory final : public NetMemory {
  public:
   struct Gpu {
-    int dma_buf = -1;  // -1: none
-    std::uint64_t offset = 0;
+    int dma_buf = -1;          // -1: none
+    std::uint64_t offset = 0;  // of the memory in the dma-buf
   };
   PluginMemory(std::span<std::byte> bytes, std::shared_ptr<PluginComm> comm, std::optional<Gpu> gpu)
       : NetMemory(bytes), comm_(std::move(comm)), gpu_(gpu) {}
@@ -48,7 +50,7 @@ class PluginMemory final : public NetMemory {
  private:
   friend class PluginComm;
   const std::shared_ptr<PluginComm> comm_;  // may be closed before the memory is destroyed
-  void* handle_ = nullptr;                  // the plug-in's
+  void* handle_ = nullptr;                  // of the plug-in; valid if registered_
   bool registered_ = false;
   const std::optional<Gpu> gpu_;
 };
@@ -72,20 +74,20 @@ class PluginComm : base::NoCopy {
   void require_own(const NetPart& part, const NetPeer& peer) const {
     if (part.bytes > 0 && static_cast<const PluginMemory*>(part.memory)->comm_.get() != this) refuse(part, peer);
   }
-  // The plug-in's handle of registered memory.
+  // The plug-in's handle of this memory. The first call registers the memory.
   void* handle_of(const NetMemory* memory, const NetPeer& peer) {
     const auto* const own = static_cast<const PluginMemory*>(memory);
     return own->registered_ ? own->handle_ : register_memory(memory, peer);
   }
-  // Registered bytes for messages without bytes: plug-ins read the memory handle in any case.
-  struct Empty {
+  // Registered memory for messages of 0 bytes: plug-ins read the memory handle in any case.
+  struct EmptyBuffer {
     std::span<std::byte> bytes;
     void* handle = nullptr;
   };
-  Empty empty(const NetPeer& peer);
+  EmptyBuffer empty_buffer(const NetPeer& peer);
   void deregister(PluginMemory& memory);
-  void close();  // deregisters all memory first, and gives up the context
-  // In a child of fork() the connection belongs to the parent: closing it here would end it there, too.
+  void close();  // deregisters all memory first, and releases the context
+  // True in a child of fork(). The connection belongs to the parent: closing it in the child would end the parent's.
   bool is_inherited() const { return process_ != ::getpid(); }
 
  private:
@@ -105,25 +107,26 @@ class PluginComm : base::NoCopy {
   bool empty_registered_ = false;
 };
 
-// The last message of an end on the control socket: it closes the connection, or it has failed. Ranks send it as bytes.
+// The last message of an end on the control socket. kGoodbye: the end closes the connection. kFailure: it has failed.
+// Ranks send it as bytes.
 struct PluginNotice {
   static constexpr std::uint32_t kGoodbye = 0x67627965, kFailure = 0x6661696c;
   std::uint32_t mark = 0;
-  std::int32_t code = 0;       // of a failure: a ErrorCode
+  std::int32_t code = 0;       // of a failure: an ErrorCode
   std::uint64_t messages = 0;  // of a sender's goodbye: messages that it has sent
   char text[496] = {};         // of a failure
 };
 static_assert(sizeof(PluginNotice) == 512);
 
 // The control socket that belongs to a connection. Over it the receiver sends its address in the plug-in's network.
-// Each end also reports its failure or its goodbye there. So a lost rank is noticed even if the plug-in does not report
-// it.
+// Each end also reports its failure or its goodbye there. So this rank notices a lost peer even if the
+// plug-in does not report it.
 class PluginControl : base::NoCopy {
  public:
   explicit PluginControl(Socket socket) : socket_(std::move(socket)) {}
 
-  // Receives the bytes of `message`, without waiting. True: they are complete. If the peer has closed the socket,
-  // ended() holds afterwards.
+  // Receives the bytes of `message` that have arrived, without waiting. True: the message is complete. If the peer has
+  // closed the socket, ended() holds afterwards.
   template <class Message>
   bool receive(Message& message) {
     return receive(std::as_writable_bytes(std::span(&message, 1)));
@@ -136,22 +139,24 @@ class PluginControl : base::NoCopy {
 
   // Looks for a notice or the end of the connection, without waiting.
   void look();
-  // `ticks`: now. True once in kLookUs: a system call for each test() would take longer than the test.
+  // Whether look() should be called. `ticks`: now. True at most once in kLookUs microseconds, because a system call for
+  // each test() would take longer than the test.
   bool is_due(std::uint64_t ticks) {
     if (static_cast<double>(ticks - looked_ticks_) < kLookUs * base::ticks_per_us()) return false;
     looked_ticks_ = ticks;
     return true;
   }
   bool ended() const { return ended_ns_ != 0; }
-  std::int64_t ended_ns() const { return ended_ns_; }  // when it was noticed; 0: it has not ended
+  // When look() or receive() noticed the end of the connection, in now_ns(); 0: it has not ended.
+  std::int64_t ended_ns() const { return ended_ns_; }
   const PluginNotice* notice() const { return got_ == sizeof(notice_) ? &notice_ : nullptr; }
-  // An error of the plug-in, kept until the peer may have reported its cause. Null: none.
-  const Error* kept() const { return kept_ ? &kept_->error : nullptr; }
-  void keep(const Error& error) { kept_.emplace(Kept{error, base::now_ns()}); }
-  // After keep(): whether the peer has reported the cause or ended, or this time has passed. Does not wait.
-  bool is_cause_known(std::int64_t limit_ns) {
+  // An error of the plug-in that is not thrown yet, because the peer may still report its cause. Null: none.
+  const Error* deferred() const { return deferred_ ? &deferred_->error : nullptr; }
+  void defer(const Error& error) { deferred_.emplace(Deferred{error, base::now_ns()}); }
+  // After defer(): whether the peer has sent a notice or ended the connection, or this time has passed. Does not wait.
+  bool must_throw(std::int64_t limit_ns) {
     look();
-    return notice() || ended() || base::now_ns() - kept_->since_ns >= limit_ns;
+    return notice() || ended() || base::now_ns() - deferred_->since_ns >= limit_ns;
   }
   int descriptor() const { return socket_.descriptor(); }
   std::string end_text() const { return reason_text(error_); }
@@ -165,14 +170,14 @@ class PluginControl : base::NoCopy {
   std::uint64_t looked_ticks_ = base::ticks();
   std::size_t received_ = 0;  // bytes of the message that receive() reads
   PluginNotice notice_;
-  std::size_t got_ = 0;  // bytes of notice_
+  std::size_t got_ = 0;  // received bytes of notice_
   std::int64_t ended_ns_ = 0;
   int error_ = 0;
-  struct Kept {
+  struct Deferred {
     Error error;
     std::int64_t since_ns = 0;
   };
-  std::optional<Kept> kept_;
+  std::optional<Deferred> deferred_;
 };
 
 // The sender's first message on the control socket.
@@ -184,21 +189,22 @@ struct PluginHello {
   char plugin[64] = {};         // the plug-in's name: both ends need the same plug-in
 };
 
-// The receiver's answer.
+// The receiver's answer on the control socket.
 struct PluginAnswer {
   static constexpr std::uint32_t kMark = 0x706c6732;
   std::uint32_t mark = kMark;
   std::uint32_t reserved = 0;
-  std::uint64_t max_bytes = 0;  // of one message, at both ends
-  std::array<std::byte, NET_HANDLE_BYTES> handle{};
+  std::uint64_t max_bytes = 0;                       // of one message, at both ends; 0: the receiver has failed
+  std::array<std::byte, NET_HANDLE_BYTES> handle{};  // the address of the receiver's listener, as the plug-in made it
 };
 
-// A message passes this code twice on its way, so the usual case has no virtual call, reads no clock and makes no
-// system call. `Self` is PluginSender or PluginReceiver, and `Base` NetSender or NetReceiver. Self has these functions:
-//   bool join();   one step towards the connection: sets the comm at the end. False: nothing moved.
+// One end of a connection. Both ends run this code for each message. So the calls of Self are not virtual, and the
+// usual case reads no clock and makes no system call. `Self` is PluginSender or PluginReceiver, and `Base` NetSender or
+// NetReceiver. Self has these functions:
+//   bool join();   one step towards the connection; the last one calls set_comm(). False: nothing changed.
 //   bool start(NetRequest& request);   passes the next piece of a message to the plug-in. False: not possible now.
-//   bool land(const Piece& piece);     asks the plug-in's test() whether the oldest piece is done. False: it is not.
-//   bool poll_flushes();
+//   bool test_piece(const Piece& piece);   asks the plug-in's test() whether the piece is done. False: it is not.
+//   bool poll_flushes();   False: no flush has ended.
 //   bool is_flushing() const;
 template <class Self, class Base>
 class PluginEnd : public Base {
@@ -219,14 +225,14 @@ class PluginEnd : public Base {
   struct Piece {
     NetRequest* request = nullptr;
     void* handle = nullptr;
-    std::size_t bytes = 0;  // sent, or the room of a receive of one part
-    bool last = true;       // of its message, as far as the sender knows
+    std::size_t bytes = 0;  // of a send; or the room of the first part of a receive
+    bool last = true;       // used by the sender: no further piece of the message follows
   };
 
   PluginEnd(std::shared_ptr<PluginComm> comm, NetPeer peer, Socket control);
 
   NetRequest* enqueue(NetRequest* request);
-  void push_piece(const Piece& piece) { flight_[flown_++ % kMaxInFlight] = piece; }
+  void push_piece(const Piece& piece) { pieces_[pieces_started_++ % kMaxInFlight] = piece; }
   void set_started() {  // the message of start() needs no further piece
     ++begun_;
     offset_ = 0;
@@ -235,25 +241,25 @@ class PluginEnd : public Base {
     request.done = true;
     ++finished_;
   }
-  // An error of the plug-in ends the connection: the peer is notified, and later calls throw it again.
+  // Ends the connection with this error or its cause: notifies the peer and throws. Later calls throw the same error.
   [[noreturn]] void give_up(const Error& error);
   void require(net_result result, const char* function) const {
     if (result != NET_SUCCESS) throw_failure(result, function);
   }
-  Error lost() const;  // the control connection has ended
+  Error lost() const;  // the error of a peer that is gone
   void close();        // for destructors
   void set_comm(void* comm) {
     comm_->set(comm);
     plugin_comm_ = comm;
   }
 
-  // Each message uses the members from here to flight_.
+  // Each message uses the members from here to pieces_.
   const std::shared_ptr<PluginComm> comm_;
   const PluginCalls& calls_;
   void* plugin_comm_ = nullptr;  // the plug-in's connection; null: there is none yet
   struct Limits {
     std::uint64_t bytes;          // of one message of the plug-in
-    const std::size_t in_flight;  // pieces
+    const std::size_t in_flight;  // pieces at a time
   } limits_;
   std::uint64_t offset_ = 0;  // bytes of the message at begun_ that are in earlier pieces
 
@@ -261,21 +267,23 @@ class PluginEnd : public Base {
   Self& self() { return static_cast<Self&>(*this); }
   const Self& self() const { return static_cast<const Self&>(*this); }
   bool step();
-  bool can_start() const { return plugin_comm_ && flown_ - landed_ < limits_.in_flight; }
+  bool can_start() const { return plugin_comm_ && pieces_started_ - pieces_done_ < limits_.in_flight; }
   void start_queued();
   void look_at_control();
   [[noreturn]] void throw_failure(net_result result, const char* function) const;
   std::int64_t idle_ns() const;
-  bool expects() const { return finished_ < queued_; }
+  bool has_unfinished() const { return finished_ < queued_; }
   Error with_cause(const Error& error);
 
-  // Messages in order: those before finished_ are done, those before begun_ were passed to the plug-in.
+  // Counts of messages: queued_ by the caller; begun_: all pieces were passed to the plug-in; finished_: done. Messages
+  // finish in order.
   std::uint64_t queued_ = 0, begun_ = 0, finished_ = 0;
   // The number of pieces that were passed to the plug-in, and that are done.
-  std::uint64_t flown_ = 0, landed_ = 0;
-  // No clock is read while messages move: idle_ticks_ is set by the first progress() that moves nothing; 0: none yet.
+  std::uint64_t pieces_started_ = 0, pieces_done_ = 0;
+  // base::ticks() at the first progress() that moved nothing; 0: the last one moved something. So no clock is read
+  // while messages move.
   std::uint64_t idle_ticks_ = 0;
-  std::array<Piece, kMaxInFlight> flight_{};
+  std::array<Piece, kMaxInFlight> pieces_{};
   std::array<NetRequest*, kNetMaxRequests> queue_{};  // messages from begun_ on
 
  protected:
@@ -294,7 +302,7 @@ class PluginSender final : public PluginEnd<PluginSender, NetSender> {
   friend class PluginEnd<PluginSender, NetSender>;
   bool join();
   bool start(NetRequest& request);
-  bool land(const Piece& piece);
+  bool test_piece(const Piece& piece);
   static bool poll_flushes() { return false; }
   static bool is_flushing() { return false; }
 
@@ -312,7 +320,7 @@ class PluginReceiver final : public PluginEnd<PluginReceiver, NetReceiver> {
   friend class PluginEnd<PluginReceiver, NetReceiver>;
   bool join();
   bool start(NetRequest& request);
-  bool land(const Piece& piece);
+  bool test_piece(const Piece& piece);
   [[noreturn]] void fail_part(const NetPart& part) const;
   [[noreturn]] void fail_length(const NetPart& part, std::size_t room, int bytes) const;
   bool poll_flushes();
@@ -320,7 +328,7 @@ class PluginReceiver final : public PluginEnd<PluginReceiver, NetReceiver> {
   void begin_listening();
 
   std::vector<Piece> flushes_;
-  bool awaits_piece_ = false;  // the piece in flight decides whether its message has another one
+  bool awaits_piece_ = false;  // the length of the piece in flight shows whether its message has another piece
   PluginHello hello_;
   void* listener_ = nullptr;
 };

@@ -94,7 +94,7 @@ void* PluginComm::register_memory(const NetMemory* memory, const NetPeer& peer) 
   return own->handle_;
 }
 
-PluginComm::Empty PluginComm::empty(const NetPeer& peer) {
+PluginComm::EmptyBuffer PluginComm::empty_buffer(const NetPeer& peer) {
   if (!empty_registered_) {
     empty_handle_ = register_bytes(empty_bytes_, std::nullopt, peer);
     empty_registered_ = true;
