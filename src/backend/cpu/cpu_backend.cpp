@@ -20,7 +20,7 @@
 namespace slip::backend {
 namespace {
 
-// In cells of 64 bytes: 256 KiB per stream. The kernel allocates the pages when they are first used.
+// In cells of 64 bytes: 256 KiB per stream. Linux allocates the pages when they are first written.
 constexpr std::uint64_t kDefaultDepth = 4096;
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
@@ -49,7 +49,8 @@ void renew(Lane& lane) SLIP_NO_THREAD_SAFETY_ANALYSIS {
   lane.joins_legacy = false;
   lane.has_pending.store(false, std::memory_order_relaxed);
   lane.pending = {};
-  // If the process exits with unfinished work, the next user of the lane starts after that work.
+  // At process exit a device is closed without waiting for its work. The next user of the lane starts after the
+  // positions of that work.
   lane.published.store(lane.tail, std::memory_order_relaxed);
   lane.head = lane.limit = lane.tail;
   lane.done.store(lane.tail, std::memory_order_relaxed);
@@ -71,7 +72,8 @@ void renew(Lane& lane) SLIP_NO_THREAD_SAFETY_ANALYSIS {
   lane.syncs_seen = lane.syncs_shared = lane.syncs.load(std::memory_order_relaxed);
   lane.done_checked = 0;
   lane.next = lane.shared_next = nullptr;
-  // The queue of the destroyed executor may still have had an entry for a lane that a waiting host thread claimed.
+  // The shared queue of the destroyed executor may have had an entry for this lane, although a waiting host thread had
+  // claimed the lane.
   lane.enqueued = lane.left_to_host = lane.queue_parked = lane.dispatched = lane.subscribed = false;
 }
 
@@ -118,7 +120,7 @@ void* CpuBackend::allocate(MemoryKind kind, std::size_t bytes) {
     if (data && large) madvise(data, bytes, MADV_HUGEPAGE);
   }
   if (!data)
-    base::fail(ErrorCode::kOutOfMemory, {}, "asked for {} bytes of {} memory: the system has {}", bytes,
+    base::fail(ErrorCode::kOutOfMemory, {}, "asked for {} bytes of {} memory: the system has {} bytes", bytes,
                memory_kind_name(kind), physical_memory());
   return data;
 }
@@ -185,8 +187,8 @@ void CpuBackend::close_stream(runtime::StreamState& stream) noexcept {
   stream.id.store(0, std::memory_order_release);
 }
 
-// Returns the lanes that a wait for `stream` covers. For the legacy stream: also all blocking streams (rule 24). For
-// null: all lanes.
+// Returns the lanes that a wait for `stream` covers. For the legacy stream: also all blocking streams (rule 24 of
+// docs/semantics.md). For null: all lanes.
 std::vector<Lane*> CpuBackend::covered_by(runtime::StreamState* stream) {
   if (stream && !stream->legacy) return {static_cast<Lane*>(stream)};
   const base::LockGuard lock(mutex_);
@@ -240,13 +242,13 @@ runtime::Backends open_cpu(std::string_view rest, runtime::Cores cores) {
 
 namespace {
 
-constexpr std::uint64_t kLargestOp = 16'000;  // cells: PackedOp counts its lists in 16 bits
-constexpr std::uint64_t kPrefetch = 8;
+constexpr std::uint64_t kLargestOp = 16'000;      // cells: PackedOp counts its lists in 16 bits
+constexpr std::uint64_t kWritePrefetchCells = 8;  // distance of the prefetched cell from the end of the written op
 const Op kLoneWait{.kind = OpKind::kWait};
 const Op kBarrierWait{.kind = OpKind::kWait, .opaque = true};  // opaque: an implicit wait
 
-// The extra cells that an op may need if `pending` waits precede it. In the worst case these are written as an op of
-// their own, followed by a wait for legacy work, which takes one cell.
+// The maximum number of cells that submit() writes before an op: the `pending` waits as an op of their own, and a wait
+// for legacy work, which takes one cell.
 std::uint64_t wait_cells(std::size_t pending) { return cells_of(kLoneWait, pending) + 1; }
 
 void require_fit(const Lane& lane, std::uint64_t cells, Here here) SLIP_EXCLUDES(lane.submit_lock) {
@@ -264,16 +266,16 @@ std::uint64_t room_at(const Lane& lane, std::uint64_t cells) SLIP_REQUIRES(lane.
   return lane.tail - std::min(lane.capacity / 2, lane.capacity - 2 * cells);
 }
 
-// Whether the lane has no owner and no thread can take it. leave_if_empty() increments
-// `leaving`, sets `idle`, perhaps takes the lane back, and then decrements `leaving`. acquire: sees these in order, and
-// the lane as its last owner left it.
+// Whether the lane has no owner and no thread can take it. leave_if_empty() increments `leaving`, sets `idle`, perhaps
+// takes the lane back, and then decrements `leaving`. acquire: this thread sees these stores in order, and the lane as
+// its last owner left it.
 bool is_ownerless(const Lane& lane) SLIP_REQUIRES(lane.submit_lock) {
   return base::load_acquire(lane.idle) && base::load_acquire(lane.leaving) == 0 &&
          lane.idle.load(std::memory_order_relaxed);
 }
 
 // Whether the ring has room for an op of that many cells and the padding before it. Padding is shorter than the op, so
-// twice the cells suffice.
+// twice the cells suffice. Reads `done` again only if the cells known to be free do not suffice.
 bool make_room(Lane& lane, std::uint64_t cells) SLIP_REQUIRES(lane.submit_lock) {
   const std::uint64_t need = lane.tail + 2 * cells;
   if (need <= lane.room_until) [[likely]]
@@ -282,7 +284,8 @@ bool make_room(Lane& lane, std::uint64_t cells) SLIP_REQUIRES(lane.submit_lock) 
   return need <= lane.room_until;
 }
 
-// Returns the cells for an op: at the tail, or, after padding, at the start of the ring. REQUIRES: room.
+// Returns the first cell for an op: at the tail, or, after padding, at the start of the ring. REQUIRES: room, see
+// make_room().
 PackedOp& reserve(Lane& lane, std::uint64_t cells) SLIP_REQUIRES(lane.submit_lock) {
   const std::uint64_t to_end = lane.capacity - (lane.tail & (lane.capacity - 1));
   if (to_end < cells) {
@@ -294,9 +297,9 @@ PackedOp& reserve(Lane& lane, std::uint64_t cells) SLIP_REQUIRES(lane.submit_loc
   return op_at(lane, lane.tail);
 }
 
-// True: the lane's own order implies the wait, but an observer does not know it, because the point belongs to a stream
-// with another id. That stream used this lane before, or it is on another kind of device. Then the wait takes a
-// position of its own, so that records before and after it have different positions.
+// True: the lane's own order implies the wait, but an observer cannot know that, because the point belongs to a stream
+// with another id: a closed stream that used this lane before, or a stream on another kind of device. The wait then
+// takes a position of its own, so that records before and after it have different positions.
 bool is_wait_for_former(const Lane& lane, const Op& op) {
   return op.point.stream == &lane && op.point_stream != lane.last_id && runtime::observed();
 }
@@ -346,7 +349,7 @@ std::uint64_t CpuBackend::submit(runtime::StreamState& stream, const Op& op) {
   if (op.kind == OpKind::kKernel && !op.kernel->cpu) [[unlikely]]
     base::fail(ErrorCode::kUnsupported, op.here, "kernel '{}' has no cpu function", op.name.text());
   if (op.kind == OpKind::kWait && typeid(*op.point.stream) != typeid(Lane)) [[unlikely]] {
-    // Another kind of device: no lane can wait for it, so this thread does. No core: the device is done and closed.
+    // A lane cannot wait for another kind of device, so this thread waits. Null: that device is closed, its work done.
     if (runtime::DeviceCore* core = op.point.stream->core) core->backend->wait(op.point.stream, op.point.position, 0);
     Op reached = op;
     reached.point = {&lane, lane.published.load(std::memory_order_relaxed)};
@@ -357,8 +360,8 @@ std::uint64_t CpuBackend::submit(runtime::StreamState& stream, const Op& op) {
     settle_pending(lane);
     return lane.published.load(std::memory_order_relaxed);  // relaxed: a position; no data depends on it
   }
-  // A record without a time stamp is just the current end of the lane. Exception: a legacy op (rules 3, 9) or a wait
-  // precedes it.
+  // A record without a time stamp is just the current end of the lane, unless a legacy op (rules 3, 9) or a pending
+  // wait precedes it.
   if (op.kind == OpKind::kRecord && !op.event && !behind_legacy(lane) &&
       !lane.has_pending.load(std::memory_order_relaxed))
     return lane.published.load(std::memory_order_relaxed);
@@ -412,8 +415,8 @@ std::uint64_t CpuBackend::submit(runtime::StreamState& stream, const Op& op) {
   }
 }
 
-// Whether the lane is empty, so that this thread may begin the next op at once. False with an observer, because the
-// submission must be reported before the run. Under submit_lock, so that an idle lane stays idle.
+// Whether the lane is empty and this thread may begin an exchange before it writes the op. False with an observer,
+// because the submission must be reported before the run. The caller holds submit_lock, so an idle lane stays idle.
 bool CpuBackend::may_begin(const Lane& lane) const {
   // acquire: sees the lane as its last owner left it.
   return base::load_acquire(lane.idle) && base::load_acquire(lane.done) == lane.tail && lane.pending.count == 0 &&
@@ -437,13 +440,14 @@ std::uint64_t CpuBackend::submit_legacy(Lane& legacy, const Op& op) {
   }
 }
 
-// An allocation in the legacy stream. The blocking streams do not wait for it, so `legacy_end_` does not change.
+// Submits the mark of an allocation to the legacy stream. The blocking streams do not wait for it, so `legacy_end_`
+// does not change.
 std::uint64_t CpuBackend::mark_legacy(Lane& legacy) {
-  constexpr std::uint64_t kCells = 1 + 2;
+  const std::uint64_t cells = cells_of(kLoneWait) + wait_cells(0);  // as for any other op of the legacy stream
   for (;;) {
     legacy.submit_lock.lock();
-    if (make_room(legacy, kCells)) break;
-    const std::uint64_t until = room_at(legacy, kCells);
+    if (make_room(legacy, cells)) break;
+    const std::uint64_t until = room_at(legacy, cells);
     legacy.submit_lock.unlock();
     executor_->wait(legacy, until, 0);  // the queue is full: the host blocks
   }
@@ -455,8 +459,8 @@ std::uint64_t CpuBackend::mark_legacy(Lane& legacy) {
 }
 
 // Holds the submit locks of all blocking streams at once, so that each of their ops is either before or after the
-// legacy op. Returns nullopt if the queue is full: the waits pushed so far stay in it, and the next attempt adds the
-// rest.
+// legacy op. Returns nullopt if the legacy lane is full: the waits pushed so far stay in it, and the next attempt adds
+// the others.
 std::optional<std::uint64_t> CpuBackend::push_legacy(Lane& legacy, const Op& op, std::vector<Lane*>& activated) {
   const std::uint64_t cells = cells_of(op);
   const base::LockGuard lock(mutex_);
@@ -480,7 +484,7 @@ std::optional<std::uint64_t> CpuBackend::push_legacy(Lane& legacy, const Op& op,
     position = push(legacy, op);
     runtime::notify_submitted(*position);
   }
-  legacy_end_.store(legacy.tail, std::memory_order_relaxed);  // relaxed: it is read under the locks held here
+  legacy_end_.store(legacy.tail, std::memory_order_relaxed);  // relaxed: see behind_legacy()
   for (Lane* lane : blocking) lane->submit_lock.unlock();
   return position;
 }
@@ -490,7 +494,8 @@ std::uint64_t CpuBackend::push(Lane& lane, const Op& op) {
   if (op.kind == OpKind::kWait) {
     if (is_wait_for_former(lane, op)) return write(lane, kLoneWait);
     if (op.point.stream == &lane) return lane.tail;  // the stream's own order implies it
-    // legacy: the wait is a barrier for other streams (rule 9). A named wait is an implicit wait of the allocator.
+    // In the legacy lane a wait is a barrier for other streams (rule 9). A named wait is an implicit wait of the
+    // allocator. Both need positions of their own.
     if (!merge_waits_ || lane.legacy || op.name) {
       return write_wait(lane, op, op.point);
     }
@@ -519,7 +524,8 @@ std::uint64_t CpuBackend::write_wait(Lane& lane, const Op& op, StreamPoint point
   return write(lane, op);
 }
 
-// Takes submit_lock and flushes the pending waits. Callers use it before they read the end of the lane.
+// Takes submit_lock and flushes the pending waits. Callers do this before they read the end of the lane, which then
+// covers these waits.
 void CpuBackend::settle_pending(Lane& lane) {
   if (!lane.has_pending.load(std::memory_order_relaxed)) return;
   lane.submit_lock.lock();
@@ -540,8 +546,8 @@ std::uint64_t CpuBackend::write(Lane& lane, const Op& op) {
   const bool numbered = core_.options.policy != CpuPolicy::kConcurrent;
   pack(op, cells, waits, numbered ? issued_.fetch_add(1, std::memory_order_relaxed) + 1 : 0, reserve(lane, cells));
   lane.tail += cells;
-  // Another core read the next cells last: prefetch them for writing.
-  __builtin_prefetch(&lane.ring[(lane.tail + kPrefetch) & (lane.capacity - 1)], 1);
+  // Another core has read the next cells, in the last round of the ring: prefetch them for writing.
+  __builtin_prefetch(&lane.ring[(lane.tail + kWritePrefetchCells) & (lane.capacity - 1)], 1);
   if (lane.queue) lane.queue->enqueue(lane);
   lane.published.store(lane.tail, std::memory_order_release);  // release: the cells are written
   return lane.tail;

@@ -28,12 +28,13 @@ class CpuBackend final : public runtime::Backend {
   Picos now() override { return base::now_ns() * 1000; }
 
  private:
-  // SLIP_NO_THREAD_SAFETY_ANALYSIS marks functions that hold a submit_lock on one path only, or the locks of many
-  // lanes. clang's analysis cannot follow that.
+  // SLIP_NO_THREAD_SAFETY_ANALYSIS marks functions that return with a submit_lock held on one path only, or that lock
+  // many lanes. clang's analysis cannot follow that.
   Lane* find_drained() SLIP_REQUIRES(mutex_) SLIP_NO_THREAD_SAFETY_ANALYSIS;
   std::vector<Lane*> covered_by(runtime::StreamState* stream);
   std::uint64_t submit_legacy(Lane& lane, const Op& op);
   std::uint64_t mark_legacy(Lane& legacy);
+  // Adds the lanes that were idle and now have work to `activated`. The caller wakes the executor for them.
   std::optional<std::uint64_t> push_legacy(Lane& lane, const Op& op, std::vector<Lane*>& activated)
       SLIP_REQUIRES(lane.submit_lock) SLIP_NO_THREAD_SAFETY_ANALYSIS;
   std::uint64_t push(Lane& lane, const Op& op) SLIP_REQUIRES(lane.submit_lock);
@@ -51,19 +52,19 @@ class CpuBackend final : public runtime::Backend {
   bool may_begin(const Lane& lane) const SLIP_REQUIRES(lane.submit_lock);
 
   runtime::DeviceCore& core_;
-  // Whether waits are stored in the entry of the op that follows them. False with hardware queues, where each wait has
-  // its own entry. Also false under Serial, which chooses each wait and each op separately.
+  // Whether the next op of a lane carries the waits before it. False with hardware queues, in which each wait has an
+  // entry of its own. Also false under Serial, which schedules each wait and each op separately.
   const bool merge_waits_;
-  const std::uint64_t depth_;
+  const std::uint64_t depth_;  // capacity of each lane: cells, a power of two
   std::vector<std::unique_ptr<HardwareQueue>> queues_;
-  std::atomic<std::uint64_t> issued_{0};      // order of issue, for CpuPolicy::kSingle
+  std::atomic<std::uint64_t> issued_{0};      // number of the last issued op, for the order of CpuPolicy::kSingle
   Lane* legacy_ = nullptr;                    // constant after the device is opened
   std::uint64_t legacy_begin_ = 0;            // position of `legacy_` when the device was opened
   std::atomic<std::uint64_t> legacy_end_{0};  // position of the last legacy op that blocking streams wait for
   base::Mutex mutex_;
   std::vector<Lane*> lanes_ SLIP_GUARDED_BY(mutex_);  // also closed ones
-  std::size_t opened_ SLIP_GUARDED_BY(mutex_) = 0;
-  std::unique_ptr<Executor> executor_;  // last member: its threads end first
+  std::size_t opened_ SLIP_GUARDED_BY(mutex_) = 0;    // streams opened so far: assigns the hardware queues in turn
+  std::unique_ptr<Executor> executor_;                // last member: its threads end first
 };
 
 runtime::Backends open_cpu(std::string_view rest, runtime::Cores cores);

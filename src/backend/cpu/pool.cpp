@@ -9,7 +9,7 @@
 namespace slip::backend {
 namespace {
 constexpr unsigned kBatch = 64;              // ops of one lane that a thread runs before it lets other lanes run
-constexpr std::uint64_t kPrefetchCells = 4;  // cells
+constexpr std::uint64_t kPrefetchCells = 4;  // distance of the prefetched cell from the end of the current op
 constexpr std::uint64_t kNoStop = ~0ull;
 constexpr std::uint32_t kTimedVisits = 8;  // if the ops of a lane are short, one run() in kTimedVisits is timed
 constexpr int kChecks = 8;                 // checks of an empty lane before a worker leaves it
@@ -30,7 +30,8 @@ void Pool::work(Worker& self) {
   while (Lane* lane = scheduler_.next(self)) run(self.runner, *lane, kNoStop);
 }
 
-// Runs the lane, which this thread owns, until it is empty, must wait, or has reached `stop`. Releases ownership.
+// Runs the lane, which this thread owns, until it is empty, must wait, has reached `stop`, or other lanes should run.
+// Then the thread no longer owns the lane.
 void Pool::run(LaneRunner& self, Lane& lane, std::uint64_t stop) {
   // Reading the clock takes a tenth of the time of a short op. So if the ops of a lane are short, only one run() in
   // kTimedVisits is timed.
@@ -67,13 +68,14 @@ void Pool::run(LaneRunner& self, Lane& lane, std::uint64_t stop) {
       lane.head = end;
       continue;
     }
-    if (op.target && ops > 0) account();  // start() may release the lane
+    if (op.target && ops > 0) account();  // before start(), which may park the lane
     if (!start(self, lane, op)) return;
-    self.steps.store(self.steps.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);  // one writer
+    // Not a fetch_add: only this thread writes `steps`.
+    self.steps.store(self.steps.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
     execute(lane, op, end);
     lane.head = end;
     lane.dispatched = false;
-    // The end of a wait is published with the next op, or when this thread leaves the lane.
+    // publish() reports the end of a wait together with the next op, or before this thread leaves the lane.
     if (op.kind == OpKind::kWait) continue;
     ++ops;
     self.empty_checks = 0;
@@ -102,8 +104,8 @@ bool Pool::should_yield(const LaneRunner& self, const Lane& lane, unsigned ops) 
   return ops >= kBatch && (self.has_local() || scheduler_.has_shared());
 }
 
-// Checks everything that the op at head waits for, and takes its engine. False: the lane is parked, and this thread no
-// longer owns it.
+// Checks whether the op at head may run, and takes a slot of its engine. False: the op must wait, the lane is parked,
+// and this thread no longer owns it.
 bool Pool::start(LaneRunner& self, Lane& lane, PackedOp& op) {
   if (lane.queue && !lane.dispatched) {
     publish(self, lane);
@@ -135,13 +137,13 @@ bool Pool::start(LaneRunner& self, Lane& lane, PackedOp& op) {
   if (op.engine == Engine::kNone || op.engine == Engine::kCommunication) return true;
   if (self.time_slice == base::TimeSlice::kShort && lane.op_ticks.load(std::memory_order_relaxed) > limits_.heavy_ticks)
     self.use_time_slice(base::TimeSlice::kUsual);
-  publish(self, lane);  // publish the waits before the op now: the op may wait or run for long
+  publish(self, lane);  // reports the waits before the op: the op may wait for its engine or run for long
   if (!scheduler_.hold_engine(self, lane, op.engine)) return false;
   if (self.has_local()) scheduler_.offer_local(self, limits_.expected_long(lane, &op));
   return true;
 }
 
-// Publishes that everything before `head` is done, and wakes the waiters.
+// Publishes that everything before `head` is done, and wakes the waiters for these positions.
 void Pool::publish(LaneRunner& self, Lane& lane) {
   if (lane.done.load(std::memory_order_relaxed) == lane.head) return;
   // seq_cst, both: a waiter sets has_waiters and then reads `done`. One of the two threads sees the other's store.
@@ -151,7 +153,7 @@ void Pool::publish(LaneRunner& self, Lane& lane) {
 
 void Pool::wake_waiters(LaneRunner& self, Lane& lane) {
   Waiter* served = take_served(lane);
-  LaneList<&Lane::next> ready;  // lanes for this worker, queued with one lock
+  LaneList<&Lane::next> ready;  // for this worker's local queue; collected so that one lock suffices
   int count = 0;
   while (served) {
     Lane& next = *served->lane;
@@ -178,14 +180,14 @@ bool Pool::park_on_point(Lane& lane, StreamPoint point) {
   lane.waiter = {point.position, &lane, nullptr, target.waiters};
   lane.parked_on.store(&target, std::memory_order_relaxed);
   lane.parked_position.store(point.position, std::memory_order_relaxed);
-  // From here on another thread may take the lane, but only after it got wait_lock. If the list already has a waiter,
-  // that waiter has set has_waiters and then read `done`, under this lock. A publisher that did not see has_waiters had
-  // stored `done` before that, and this thread reads no older value.
+  // If the list already has a waiter, its thread has set has_waiters and then read `done`, under this lock. A publisher
+  // that did not see has_waiters had stored `done` before that read, so this thread reads no older value.
   if (!target.waiters) target.has_waiters.store(true, std::memory_order_seq_cst);
   if (target.done.load(target.waiters ? std::memory_order_acquire : std::memory_order_seq_cst) >= point.position) {
     target.has_waiters.store(target.waiters != nullptr, std::memory_order_relaxed);
     return true;
   }
+  // Another thread can take the lane out of the list only after this thread has released wait_lock.
   target.waiters = &lane.waiter;
   lane.state.store(LaneState::kParked, std::memory_order_release);
   return false;
@@ -211,7 +213,8 @@ bool Pool::linger(LaneRunner& self, Lane& lane) {
     return false;
   }
   ++lane.checks;
-  if (self.has_local() && self.empty_checks++ >= self.local_count.load(std::memory_order_relaxed)) {  // all are empty
+  // After as many empty checks as there are local lanes, all of them are empty.
+  if (self.has_local() && self.empty_checks++ >= self.local_count.load(std::memory_order_relaxed)) {
     self.empty_checks = 0;
     pace(self);
   }
@@ -219,12 +222,13 @@ bool Pool::linger(LaneRunner& self, Lane& lane) {
   return true;
 }
 
-// One step of a waiting host thread (a driver) towards `position`: follows the dependencies to a lane that can run, and
-// runs it no further than needed. False: this thread can run nothing, because other threads run these lanes.
+// One step of a waiting host thread (a driver) towards `position`: follows the dependencies to a lane that is queued,
+// and runs it up to the needed position. False: there is nothing to run: another thread runs that lane, or the lane
+// waits for a flag, another rank or another device.
 bool Pool::drive(LaneRunner& self, Lane& lane, std::uint64_t position) {
   Lane* target = &lane;
   for (int depth = 0; depth < kMaxDependencies; ++depth) {
-    if (target->executor.load(std::memory_order_relaxed) != this) return false;  // another device runs its own lanes
+    if (target->executor.load(std::memory_order_relaxed) != this) return false;  // a lane of another device
     LaneState state = base::load_acquire(target->state);
     if (state == LaneState::kQueued &&
         target->state.compare_exchange_strong(state, LaneState::kRunning, base::kAcquire)) {
@@ -242,7 +246,7 @@ bool Pool::drive(LaneRunner& self, Lane& lane, std::uint64_t position) {
   return false;
 }
 
-// An unused entry for a host thread that waits. Null: all are in use.
+// Reserves an entry of drivers_ for a waiting host thread. Null: all are in use.
 LaneRunner* Pool::take_driver() {
   for (LaneRunner& driver : drivers_) {
     if (!driver.in_use.load(std::memory_order_relaxed) && !driver.in_use.exchange(true, base::kAcquire)) {
@@ -256,10 +260,10 @@ LaneRunner* Pool::take_driver() {
 bool Pool::wait(Lane& lane, std::uint64_t position, std::int64_t deadline_ns) {
   const auto reached = [&] { return base::load_acquire(lane.done) >= position; };
   if (reached()) return true;
-  // A thread with a deadline cannot leave an op in the middle: others run the lane.
+  // A thread with a deadline runs no ops, because it could not stop in the middle of one. Other threads run the lane.
   LaneRunner* const self = deadline_ns == 0 ? take_driver() : nullptr;
   if (!self) hurry();
-  // On the same core as the worker that runs the lane, a spinning thread would only delay it.
+  // If this thread shares a core with the worker that runs the lane, spinning would only delay that worker.
   const int polls = limits_.one_core || scheduler_.cores().on_worker_core() ? 1 : base::kLaneWait.spins;
   base::Backoff backoff(limits_.one_core ? base::kYieldWait : base::kLaneWait);
   while (!reached() && backoff.pauses() < polls) {
@@ -293,7 +297,8 @@ bool Pool::wait(Lane& lane, std::uint64_t position, std::int64_t deadline_ns) {
   return reached();
 }
 
-// Notes the mean time of an op. Ignores a long time if the thread was preempted meanwhile: the ops may still be short.
+// Stores the mean time of the lane's last ops. Ignores a long time if the thread was preempted since the last long
+// time: the ops may still be short.
 void Pool::note_time(LaneRunner& self, Lane& lane, std::uint64_t op_ticks) const {
   if (op_ticks > limits_.long_ticks && !limits_.expected_long(lane)) {
     const std::int64_t before = std::exchange(self.preemptions, base::preemptions());

@@ -1,12 +1,13 @@
-// Pool: the executor that runs lanes concurrently. Its threads are generic. An engine has a number of slots: several
-// for compute, one for each copy direction, one for host functions. A thread must hold a slot to run an op on the
-// engine.
+// Pool: the executor that runs lanes concurrently. Each of its threads can run any op. An engine has a number of slots:
+// several for compute, one for each copy direction, one for host functions. A thread must hold a slot of an engine
+// while it runs an op of that engine.
 //
 // How lanes are assigned to threads:
 // - A thread that runs a lane continues with it as long as the lane has ready ops. Lanes that its ops make ready go
 //   into its local queue and run there next, so chains across streams stay on one core.
-// - Before a thread starts an op that it expects to be long, it shares its local queue with the others. It expects
-//   the mean time of the lane's ops so far; an unknown time counts as long.
+// - Before a thread starts an op that it expects to be long, it shares its local queue with the other threads. The
+//   expected time is the mean time of the lane's latest ops; an unknown time counts as long. The size of a copy decides
+//   whether it is long.
 // - A host thread that waits for a lane is a driver: it runs that lane, and the lanes it depends on, itself. On one
 //   core, if a host thread waits after each submission to a lane, the worker leaves the lane to it for a while.
 // - LaneScheduler decides which worker takes the other lanes, and which workers sleep.
@@ -44,8 +45,8 @@ class Pool final : public Executor {
 
   const PoolLimits limits_;
   std::array<LaneRunner, 16> drivers_;  // for host threads that wait
-  LaneRunner host_;                     // for host threads that do not wait; only its is_worker == false is used
-  LaneScheduler scheduler_;             // last: its destructor waits for the threads that use the others
+  LaneRunner host_;  // for host threads that do not wait: shared by them, so only its constant is_worker is read
+  LaneScheduler scheduler_;  // last: its destructor waits for the threads that use the other members
 };
 
 }  // namespace slip::backend
