@@ -1,5 +1,5 @@
-// The arithmetic of collectives on the CPU, as include/slip/reduction.hpp defines it. Memory bandwidth limits its
-// speed. ProgramRunner uses it.
+// The arithmetic of collectives on the CPU, as include/slip/reduction.hpp defines it. ProgramRunner uses it. Reductions
+// are so fast that memory bandwidth limits them.
 //
 // The functions have no state: any thread may call them, and they allocate nothing.
 #pragma once
@@ -33,20 +33,21 @@ struct ReduceScale {
     std::memcpy(&value, bytes.data(), sizeof(T));
     return value;
   }
-  static ReduceScale one(DataType type);  // for a source that is already a scaled sum
+  static ReduceScale one(DataType type);  // the factor 1, for a source that is already a scaled sum
   friend bool operator==(const ReduceScale& a, const ReduceScale& b) {
-    return a.as<std::uint64_t>() == b.as<std::uint64_t>();  // not byte by byte: each call compares them
+    return a.as<std::uint64_t>() == b.as<std::uint64_t>();  // one comparison: each collective call compares factors
   }
 };
 
-// The factor of kPreMulSum as a value of the type. Throws kInvalidValue if the type has no such value.
+// The factor of kPreMulSum, converted to the type: rounded for floats, truncated for integers. Throws kInvalidValue if
+// it is out of range of an integer type, or if the type cannot be reduced.
 ReduceScale scale_of(DataType type, double factor, Here here);
 
 // One step of a reduction. The sources are inputs of ranks or results of earlier steps.
 struct Reduction {
   DataType type = DataType::kF32;
   ReduceOp op = ReduceOp::kSum;
-  // kAvg: the number of ranks in the last step, 1 in all steps before it; never 0.
+  // kAvg: in the last step the number of ranks, in all earlier steps 1. Never 0.
   std::uint64_t divisor = 1;
   // kPreMulSum: one factor for each source, or none if all sources are already scaled.
   std::span<const ReduceScale> scales = {};
@@ -62,7 +63,8 @@ inline void reduce(const Reduction& how, void* to, std::span<const void* const> 
   reduce(how, std::span<void* const>(&to, 1), from, elements);
 }
 
-// Copies less than 64 bytes in two parts of a fixed size, which overlap. A call of memcpy takes longer than the copy.
+// Copies less than 64 bytes as two parts of the same fixed size, which may overlap. A call of memcpy would take longer
+// than the copy.
 inline void copy_few(void* to, const void* from, std::size_t bytes) {
   const auto copy_ends = [&]<std::size_t kSize>(std::integral_constant<std::size_t, kSize>) {
     std::array<std::byte, kSize> first, last;

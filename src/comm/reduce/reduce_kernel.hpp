@@ -27,13 +27,14 @@ struct KernelCall {
 // any index: there is no second loop for the tail that could round differently or pick another NaN.
 constexpr std::size_t kBlockBytes = 64;
 
-// The operation of a kernel besides the sum: it multiplies each source by its factor, or divides the sum. kPowerOfTwo:
-// the divisor is a power of two, so the kernel multiplies by its inverse.
+// What a kernel does besides adding. kScales: it multiplies each source by its factor. kDivisor: it divides the sum.
+// kPowerOfTwo: the same for a power of two, so a kernel for floats multiplies by the inverse.
 enum class ReduceExtra : std::uint8_t { kNone, kScales, kDivisor, kPowerOfTwo };
 
 using ReduceKernel = void (*)(const KernelCall&);
 
-// kArmHalf: Arm's f16 arithmetic and bf16 conversion. Types that are not faster with them use kBase.
+// kBase: the instructions that every processor of the architecture has. kArmHalf: Arm's f16 arithmetic and bf16
+// conversion; types that these do not make faster use kBase.
 enum class InstructionSet : std::uint8_t { kBase, kAvx2, kAvx512, kArmHalf };
 bool has_instructions(InstructionSet set);  // they are compiled in, and this processor has them
 

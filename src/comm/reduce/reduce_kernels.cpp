@@ -1,10 +1,11 @@
-// The portable kernels of all data types: instances of the loops in reduce_loop.hpp.
+// The kernels of all data types without intrinsics, for each instruction set: instances of the loops in
+// reduce_loop.hpp.
 #include "comm/reduce/reduce_loop.hpp"
 
 namespace slip::comm {
 namespace {
 
-// The kernel of one type for an op and an extra step.
+// The kernel of one type for an op and an extra step. PowerOfTwo: the `After` of ReduceExtra::kPowerOfTwo.
 template <class Format, class MinLoop, class MaxLoop, class PowerOfTwo = Divide<Format>>
 ReduceKernel kernel_of(ReduceOp op, ReduceExtra extra, InstructionSet set) {
   using None = Undivided<Format>;
@@ -37,21 +38,20 @@ ReduceKernel plain_float_kernel(ReduceOp op, ReduceExtra extra, InstructionSet s
                    MultiplyByInverse<Format>>(op, extra, set);
 }
 
-// kInfinity: see OrderedFormat.
-template <class T, auto kInfinity>
+// kMaxMagnitude: see OrderedFormat.
+template <class T, auto kMaxMagnitude>
 ReduceKernel small_float_kernel(ReduceOp op, ReduceExtra extra, InstructionSet set) {
   using Format = SmallFormat<T>;
   using Bits = decltype(T::bits);
-  return kernel_of<Format, Compare<OrderedFormat<Bits, kInfinity, true>, Min>,
-                   Compare<OrderedFormat<Bits, kInfinity, false>, Max>, MultiplyByInverse<Format>>(op, extra, set);
+  return kernel_of<Format, Compare<OrderedFormat<Bits, kMaxMagnitude, true>, Min>,
+                   Compare<OrderedFormat<Bits, kMaxMagnitude, false>, Max>, MultiplyByInverse<Format>>(op, extra, set);
 }
 
-// kTop: the bits of infinity, or of the largest number if the type has no infinity. Larger magnitudes are NaN.
 template <class T>
 ReduceKernel small_kernel(ReduceOp op, ReduceExtra extra, InstructionSet set) {
   using Layout = base::FloatLayout<T>;
-  constexpr auto kTop = static_cast<decltype(T::bits)>(Layout::kLargest + (Layout::kHasInfinity ? 1 : 0));
-  return small_float_kernel<T, kTop>(op, extra, set);
+  constexpr auto kMaxMagnitude = static_cast<decltype(T::bits)>(Layout::kLargest + (Layout::kHasInfinity ? 1 : 0));
+  return small_float_kernel<T, kMaxMagnitude>(op, extra, set);
 }
 
 }  // namespace

@@ -1,9 +1,11 @@
 // The loops that reduce elements, as templates. reduce_kernels.cpp and reduce_arm.cpp instantiate them for each data
-// type and op. Both files are compiled with -O3 and without fused multiply-add: the compiler vectorises the loops for
-// each instruction set, and all instruction sets give the same bits.
+// type and op. Both files are compiled with -O3 (in release) and without fused multiply-add: the compiler vectorises
+// the loops for each instruction set, and all instruction sets give the same bits.
 //
 // A format defines three types of an element: as it is stored in memory (Stored), as it is kept between two sources
-// (Carried), and as it is computed with (Value). A Carried is already rounded to the data type.
+// (Carried), and as it is computed with (Value). A Carried is already rounded to the data type. The functions
+// of a format convert between them: lift() from Stored to Carried, open() from Carried to Value, round() from Value to
+// Carried, store() from Carried to Stored. scale() makes a Value from a factor, number() from a divisor.
 #pragma once
 
 #include <bit>
@@ -55,19 +57,20 @@ struct SmallFormat : PlainFormat<decltype(T::bits)> {
 };
 
 // Maps small floats to integers in the same order, for min and max: -0 is below +0, and every NaN is mapped to the end
-// of the order where it loses the comparison. kInfinity: a magnitude with larger bits is NaN.
-template <class Bits, Bits kInfinity, bool kIsMin>
+// of the order where it loses the comparison. kMaxMagnitude: the bits of infinity, or of the largest number if the type
+// has no infinity. A magnitude with larger bits is NaN.
+template <class Bits, Bits kMaxMagnitude, bool kIsMin>
 struct OrderedFormat {
   using Stored = Bits;
   using Value = std::make_signed_t<Bits>;
   using Carried = Value;
-  static constexpr Value kMagnitude = static_cast<Value>(static_cast<Bits>(~Bits{0}) >> 1);
-  static constexpr Value kLoser = kIsMin ? kMagnitude : static_cast<Value>(~kMagnitude);
+  static constexpr Value kMagnitudeBits = static_cast<Value>(static_cast<Bits>(~Bits{0}) >> 1);
+  static constexpr Value kLosingNan = kIsMin ? kMagnitudeBits : static_cast<Value>(~kMagnitudeBits);
 
   static Carried lift(Stored stored) {
     const auto value = static_cast<Value>(stored);
-    const auto magnitude = static_cast<Value>(value & kMagnitude);
-    return magnitude > static_cast<Value>(kInfinity) ? kLoser : fold(value);
+    const auto magnitude = static_cast<Value>(value & kMagnitudeBits);
+    return magnitude > static_cast<Value>(kMaxMagnitude) ? kLosingNan : fold(value);
   }
   static Value open(Carried carried) { return carried; }
   static Carried round(Value value) { return value; }
@@ -76,7 +79,7 @@ struct OrderedFormat {
  private:
   // Reverses the order of negative numbers. The function is its own inverse.
   static Value fold(Value value) {
-    return static_cast<Value>(value ^ (static_cast<Value>(value >> (8 * sizeof(Value) - 1)) & kMagnitude));
+    return static_cast<Value>(value ^ (static_cast<Value>(value >> (8 * sizeof(Value) - 1)) & kMagnitudeBits));
   }
 };
 
@@ -185,6 +188,8 @@ struct Undivided {
   typename Format::Carried apply(typename Format::Carried sum) const { return sum; }
 };
 
+// Op combines two values. Before converts each source (Unscaled or Scaled). After converts the sum (Undivided, Divide
+// or MultiplyByInverse).
 template <class Format, class Op, class Before, class After>
 struct ReduceLoop {
   using Stored = typename Format::Stored;
@@ -200,7 +205,7 @@ struct ReduceLoop {
         reinterpret_cast<const Unaligned<Stored>*>(call.from[kRest])..., nullptr};
     // This form tells the compiler that the count is a multiple of the vector length, so it emits no tail loop.
     const std::size_t elements = (call.bytes / kBlockBytes) * (kBlockBytes / sizeof(Stored));
-#if !defined(__clang__)  // clang checks at run time that the ranges do not overlap
+#if !defined(__clang__)  // clang vectorises without the pragma: it checks at run time that the ranges do not overlap
 #pragma GCC ivdep        // a target that is also a source is read and written at the same element, never at a neighbour
 #endif
     for (std::size_t i = 0; i < elements; ++i) {
