@@ -50,8 +50,9 @@ CompressedHeader read_compressed_header(const store::File& file, Here here) {
   result.original_bytes = *bytes;
   result.original_text = value("slip.header");
   if (result.original_bytes < 8 + result.original_text.size())
-    fail(fmt::format("its metadata names an original file of {} bytes with a header of {}: it was changed",
-                     result.original_bytes, result.original_text.size()));
+    fail(fmt::format(
+        "its metadata names an original file of {} bytes, too small for its header of {} bytes: it was changed",
+        result.original_bytes, result.original_text.size()));
   result.original = parse_header(result.original_text, result.original_bytes, file.path(), here);
   if (result.original.tensors.size() != result.stored.tensors.size())
     fail(fmt::format("it has {} tensors, and the original file has {}", result.stored.tensors.size(),
@@ -93,24 +94,26 @@ void CompressedTensor::decode(std::size_t first, std::size_t count, std::span<st
   decode_blocks(table_, first, count, blocks, into, what_, here);
 }
 
-// Decodes whole blocks in place. If only a part of a block is needed, decodes the block into `scratch` and copies that
-// part.
+// Decodes whole blocks directly into `into`. If only a part of a block is needed, decodes the block into `scratch` and
+// copies that part.
 void CompressedTensor::read(std::uint64_t offset, std::span<std::byte> into, Here here) const {
+  // The maximum number of blocks in one decode(). Limits its memory for encoded blocks.
   constexpr std::size_t kPieceBlocks = 512;
-  const std::uint64_t each = table_.weights_begin(1), end = offset + into.size();
+  const std::uint64_t full_bytes = table_.weights_begin(1);  // decoded bytes of each block but the last
+  const std::uint64_t end = offset + into.size();
   std::vector<std::byte> scratch;
   for (std::uint64_t at = offset; at < end;) {
-    const std::size_t block = at / each;
+    const std::size_t block = at / full_bytes;
     const std::uint64_t begin = table_.weights_begin(block);
-    const std::uint64_t block_end = std::min(begin + each, table_.weights_bytes());
-    std::byte* const there = into.data() + (at - offset);
+    const std::uint64_t block_end = std::min(begin + full_bytes, table_.weights_bytes());
+    std::byte* const target = into.data() + (at - offset);
     if (at == begin && block_end <= end) {
       std::size_t count = 1;
       std::uint64_t last = block_end;
       while (count < kPieceBlocks && last < table_.weights_bytes() &&
-             std::min(last + each, table_.weights_bytes()) <= end)
-        ++count, last = std::min(last + each, table_.weights_bytes());
-      decode(block, count, {there, last - at}, here);
+             std::min(last + full_bytes, table_.weights_bytes()) <= end)
+        ++count, last = std::min(last + full_bytes, table_.weights_bytes());
+      decode(block, count, {target, last - at}, here);
       at = last;
       continue;
     }
@@ -118,7 +121,7 @@ void CompressedTensor::read(std::uint64_t offset, std::span<std::byte> into, Her
     decode(block, 1, scratch, here);
     const std::uint64_t to = std::min(block_end, end);
     std::copy(scratch.begin() + static_cast<std::ptrdiff_t>(at - begin),
-              scratch.begin() + static_cast<std::ptrdiff_t>(to - begin), there);
+              scratch.begin() + static_cast<std::ptrdiff_t>(to - begin), target);
     at = to;
   }
 }

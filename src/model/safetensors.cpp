@@ -10,9 +10,10 @@
 namespace slip::model {
 namespace {
 
-constexpr std::size_t kMaxRank = 64;
-constexpr std::size_t kMaxShownBytes = 200;
+constexpr std::size_t kMaxShapeLength = 64;
+constexpr std::size_t kMaxShownBytes = 200;  // of a name in an error message
 
+// Reads the JSON of a header and checks that its tensors cover the data of the file without gaps and overlaps.
 class HeaderReader {
  public:
   HeaderReader(std::string_view json, std::uint64_t file_bytes, const std::string& path, Here here)
@@ -33,7 +34,7 @@ class HeaderReader {
       json_.within("");
     });
     json_.finish();
-    require_no_holes();
+    require_no_gaps();
     return std::move(header_);
   }
 
@@ -55,47 +56,47 @@ class HeaderReader {
   void read_tensor(const std::string& name) {
     TensorInfo tensor{.name = name, .type = {}, .shape = {}};
     std::optional<DataType> type;
-    std::optional<std::pair<std::uint64_t, std::uint64_t>> place;
-    bool shaped = false;
+    std::optional<std::pair<std::uint64_t, std::uint64_t>> offsets;
+    bool has_shape = false;
     json_.members([&](std::string_view key) {
       if (key == "dtype" && !type) type = read_type(name);
-      else if (key == "shape" && !shaped) tensor.shape = read_shape(name), shaped = true;
-      else if (key == "data_offsets" && !place) place = read_place(name);
-      else fail("tensor {} has {}, which is not known or is there twice", shown(name), shown(key));
+      else if (key == "shape" && !has_shape) tensor.shape = read_shape(name), has_shape = true;
+      else if (key == "data_offsets" && !offsets) offsets = read_offsets(name);
+      else fail("tensor {} has {}, which is an unknown or repeated key", shown(name), shown(key));
     });
-    if (!type || !shaped || !place) fail("tensor {} lacks its dtype, shape or data_offsets", shown(name));
+    if (!type || !has_shape || !offsets) fail("tensor {} lacks its dtype, shape or data_offsets", shown(name));
     tensor.type = *type;
-    set_place(tensor, place->first, place->second);
+    set_range(tensor, offsets->first, offsets->second);
     header_.tensors.push_back(std::move(tensor));
   }
 
   DataType read_type(const std::string& name) {
     const std::string text(json_.text());
     const std::optional<DataType> type = data_type_of(text);
-    if (!type) fail("tensor {} is of type {}, which is not known", shown(name), shown(text));
+    if (!type) fail("tensor {} is of type {}, which is not supported", shown(name), shown(text));
     return *type;
   }
 
   Shape read_shape(const std::string& name) {
     Shape shape;
     json_.items([&] {
-      if (shape.size() == kMaxRank) fail("tensor {} has more than {} dimensions", shown(name), kMaxRank);
+      if (shape.size() == kMaxShapeLength) fail("tensor {} has more than {} dimensions", shown(name), kMaxShapeLength);
       shape.push_back(json_.unsigned_number());
     });
     return shape;
   }
 
-  std::pair<std::uint64_t, std::uint64_t> read_place(const std::string& name) {
+  std::pair<std::uint64_t, std::uint64_t> read_offsets(const std::string& name) {
     std::vector<std::uint64_t> numbers;
     json_.items([&] {
-      if (numbers.size() == 2) fail("tensor {}: data_offsets are two numbers", shown(name));
+      if (numbers.size() == 2) fail("tensor {}: data_offsets must be two numbers", shown(name));
       numbers.push_back(json_.unsigned_number());
     });
-    if (numbers.size() != 2) fail("tensor {}: data_offsets are two numbers", shown(name));
+    if (numbers.size() != 2) fail("tensor {}: data_offsets must be two numbers", shown(name));
     return {numbers[0], numbers[1]};
   }
 
-  void set_place(TensorInfo& tensor, std::uint64_t begin, std::uint64_t end) const {
+  void set_range(TensorInfo& tensor, std::uint64_t begin, std::uint64_t end) const {
     if (begin > end || end > data_bytes_)
       fail("tensor {} lies at {} to {}, and the file has {} bytes of data", shown(tensor.name), begin, end,
            data_bytes_);
@@ -108,7 +109,7 @@ class HeaderReader {
     tensor.bytes = *bytes;
   }
 
-  void require_no_holes() {
+  void require_no_gaps() {
     std::ranges::stable_sort(header_.tensors, {},
                              [](const TensorInfo& tensor) { return std::pair(tensor.offset, tensor.bytes); });
     std::uint64_t end = data_begin_;

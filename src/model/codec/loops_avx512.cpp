@@ -1,8 +1,9 @@
-// The loops of the CPU decoder for x86 processors with AVX-512 VBMI and VBMI2 (Ice Lake, Zen 4 and later). The
-// processor is asked before they are used.
+// The loops of the CPU decoder for x86 processors with AVX-512 VBMI and VBMI2 (Ice Lake, Zen 4 and later).
+// codec/block.hpp defines the layout: quarters, lanes, planes and digits.
 //
-// One VPMULTISHIFTQB takes eight 3-bit values apart, and one VPERMB looks up 64 of them. VPERMB uses the low 6 bits of
-// an index, and a table of 8 entries is there eight times: so the bits beyond a 3-bit value need no mask.
+// One VPMULTISHIFTQB moves the eight digits of each lane to bytes, for 8 lanes at once. One VPERMB then looks up 64
+// codes. VPERMB uses the low 6 bits of an index. The table of 8 entries is repeated eight times, so the bits above a
+// 3-bit code need no mask.
 #include "model/codec/loops.hpp"
 
 #if defined(__x86_64__)
@@ -22,12 +23,12 @@ namespace {
 #define SLIP_AVX512 [[gnu::target(SLIP_AVX512_TARGET)]]
 #define SLIP_AVX512_INLINE [[gnu::target(SLIP_AVX512_TARGET), gnu::always_inline]] inline
 
-constexpr std::size_t kPlane = std::size_t{4} * kMaxLanes;    // bytes of P0, P1 or P2 in a full block
-constexpr std::size_t kQuarter = std::size_t{8} * kMaxLanes;  // weights
-constexpr int kSelect = 0xCA;  // of ternary logic: the bits of b where a has ones, else c
+constexpr std::size_t kPlaneBytes = std::size_t{4} * kMaxLanes;      // P0, P1 or P2 of a full block
+constexpr std::size_t kQuarterWeights = std::size_t{8} * kMaxLanes;  // of a full block
+constexpr int kSelect = 0xCA;  // of VPTERNLOG: the bits of b where a has ones, else the bits of c
 
 SLIP_AVX512_INLINE __m512i load(const void* at) { return _mm512_loadu_si512(at); }
-SLIP_AVX512_INLINE __m512i every(int byte) { return _mm512_set1_epi8(static_cast<char>(byte)); }
+SLIP_AVX512_INLINE __m512i every_byte(int byte) { return _mm512_set1_epi8(static_cast<char>(byte)); }
 SLIP_AVX512_INLINE __m512i select(__m512i mask, __m512i a, __m512i b) {
   return _mm512_ternarylogic_epi64(mask, a, b, kSelect);
 }
@@ -49,26 +50,28 @@ SLIP_AVX512 std::uint64_t sum(const std::byte* block, std::size_t bytes) {
     even_factors = _mm512_add_epi32(even_factors, step);
     odd_factors = _mm512_add_epi32(odd_factors, step);
   }
-  alignas(64) std::uint64_t sums[8];  // not _mm512_reduce_add_epi64(), whose numbers are signed: they overflow
+  // Not _mm512_reduce_add_epi64(): it adds signed numbers, whose overflow is undefined.
+  alignas(64) std::uint64_t sums[8];
   _mm512_store_si512(sums, _mm512_add_epi64(even, odd));
   std::uint64_t result = 0;
   for (const std::uint64_t part : sums) result += part;
   return result;
 }
 
-// The escape masks of 16 lanes (escape_mask).
+// escape_mask() of 16 lanes.
 SLIP_AVX512_INLINE __m512i masks_of(__m512i p0, __m512i p1, __m512i p2) {
   constexpr int kAnd = 0x80;  // a & b & c
   const __m512i x0 = _mm512_ternarylogic_epi32(p0, _mm512_srli_epi32(p0, 1), _mm512_srli_epi32(p0, 2), kAnd);
   const __m512i x1 = _mm512_ternarylogic_epi32(p1, _mm512_srli_epi32(p1, 1), _mm512_srli_epi32(p1, 2), kAnd);
   const __m512i x2 = _mm512_ternarylogic_epi32(p2, _mm512_srli_epi32(p2, 1), _mm512_srli_epi32(p2, 2), kAnd);
   const __m512i x3 = _mm512_ternarylogic_epi32(p0, p1, p2, kAnd);
-  const __m512i low = select(every(0x11), x0, _mm512_slli_epi32(x1, 1));
-  const __m512i high = select(every(0x44), _mm512_slli_epi32(x2, 2), x3);
-  return select(every(0x33), low, high);
+  const __m512i low = select(every_byte(0x11), x0, _mm512_slli_epi32(x1, 1));
+  const __m512i high = select(every_byte(0x44), _mm512_slli_epi32(x2, 2), x3);
+  return select(every_byte(0x33), low, high);
 }
 
-// Two lanes at a time: one compression lists the bits of 64. Most of them have at most 16 escapes.
+// Takes two lanes at a time: VPCOMPRESSB lists the set bits of their 64-bit mask. Most pairs of lanes have at most 16
+// escapes, which one store writes.
 SLIP_AVX512 std::uint32_t find_escapes(const std::byte* codes, std::uint32_t lanes, EscapePositions& positions) {
   EscapeMasks masks;
   for (std::uint32_t lane = 0; lane < lanes; lane += 16) {
@@ -103,27 +106,29 @@ SLIP_AVX512 std::uint32_t find_escapes(const std::byte* codes, std::uint32_t lan
   return count;
 }
 
-// The digits of a quarter for 16 lanes; bits that belong to no 3-bit value are undefined.
-template <int kWhich>
+// The digits of a quarter for 16 lanes. `at`: the offset of these lanes in P0, P1 and P2. The low 3 bits of a digit are
+// the value; its top bit is arbitrary.
+template <int kQuarter>
 SLIP_AVX512_INLINE __m512i load_digits(const std::byte* plane, std::size_t at) {
-  if constexpr (kWhich < 3) {
-    return load(plane + kWhich * kPlane + at);
+  if constexpr (kQuarter < 3) {
+    return load(plane + kQuarter * kPlaneBytes + at);
   } else {
-    const __m512i p0 = _mm512_srli_epi32(load(plane + at), 3), p1 = _mm512_srli_epi32(load(plane + kPlane + at), 2);
-    const __m512i p2 = _mm512_srli_epi32(load(plane + 2 * kPlane + at), 1);
-    return select(every(0x44), p2, select(every(0x22), p1, p0));
+    const __m512i p0 = _mm512_srli_epi32(load(plane + at), 3);
+    const __m512i p1 = _mm512_srli_epi32(load(plane + kPlaneBytes + at), 2);
+    const __m512i p2 = _mm512_srli_epi32(load(plane + 2 * kPlaneBytes + at), 1);
+    return select(every_byte(0x44), p2, select(every_byte(0x22), p1, p0));
   }
 }
 
-// Unpacking interleaves the low halves of each 128 bits, and then the high ones. So numbers that shall come out in
-// order go in with their eighths in this order.
+// An unpacklo instruction interleaves the low 64 bits of each 128, an unpackhi instruction the high ones. If both get
+// the eight 64-bit parts of `numbers` in this order, their results are in the original order.
 SLIP_AVX512_INLINE __m512i unpack_order(__m512i numbers) {
   return _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7), numbers);
 }
 SLIP_AVX512_INLINE __m512i in_unpack_order(const std::byte* at) { return unpack_order(load(at)); }
 
-// Eight lanes' digits in bytes, in unpack order; only the low 3 bits of each byte, from bit `kAt` on, are defined.
-// `half`: lanes 0 to 7, or 8 to 15.
+// The digits of eight lanes, one in each byte, in unpack order. The 3-bit value begins at bit `kAt` of the byte; the
+// other bits are arbitrary. `half`: 0 for lanes 0 to 7, 1 for lanes 8 to 15.
 template <int kAt>
 SLIP_AVX512_INLINE __m512i spread_digits(__m512i digits, int half) {
   const __m512i order = _mm512_setr_epi32(0, 0, 4, 4, 1, 1, 5, 5, 2, 2, 6, 6, 3, 3, 7, 7);
@@ -135,7 +140,8 @@ SLIP_AVX512_INLINE __m512i spread_digits(__m512i digits, int half) {
       lanes);
 }
 
-SLIP_AVX512_INLINE __m512i table_of(const std::uint8_t* eight) {
+// The table of 8 entries, eight times.
+SLIP_AVX512_INLINE __m512i repeat_table(const std::uint8_t* eight) {
   long long value = 0;
   __builtin_memcpy(&value, eight, sizeof value);
   return _mm512_set1_epi64(value);
@@ -146,7 +152,7 @@ struct Bytes {
   __m512i low, high;
 };
 SLIP_AVX512_INLINE Bytes join_bytes(__m512i exponents, __m512i rest) {
-  const __m512i sign = every(0x80);
+  const __m512i sign = every_byte(0x80);
   return {select(sign, _mm512_slli_epi16(exponents, 7), rest), select(sign, rest, _mm512_srli_epi16(exponents, 1))};
 }
 
@@ -155,54 +161,55 @@ SLIP_AVX512_INLINE void store_words(const Bytes& bytes, std::byte* into) {
   _mm512_storeu_si512(into + 64, _mm512_unpackhi_epi8(bytes.low, bytes.high));
 }
 
-// One quarter after the other: four streams of stores 4096 bytes apart would compete for the same lines of the cache.
-template <int kWhich>
+// One quarter after the other: the quarters are a multiple of 4096 bytes apart, so interleaved stores to all four would
+// compete for the same cache sets.
+template <int kQuarter>
 SLIP_AVX512_INLINE void bf16_quarter(const std::byte* block, const BlockHeader& header, std::byte* into) {
   constexpr BlockLayout kLayout = layout_of(Split::kBf16, kMaxLanes * kLaneWeights);
   const std::byte* const rest = block + sizeof(BlockHeader);
-  const __m512i table = table_of(header.first);
-  for (std::size_t at = 0; at < kPlane; at += 64) {
-    const __m512i codes = load_digits<kWhich>(block + kLayout.codes, at);
+  const __m512i table = repeat_table(header.first);
+  for (std::size_t at = 0; at < kPlaneBytes; at += 64) {
+    const __m512i codes = load_digits<kQuarter>(block + kLayout.codes, at);
     for (int half = 0; half < 2; ++half) {
-      const std::size_t weight = kWhich * kQuarter + 2 * at + 64 * static_cast<std::size_t>(half);
+      const std::size_t weight = kQuarter * kQuarterWeights + 2 * at + 64 * static_cast<std::size_t>(half);
       const __m512i exponents = _mm512_permutexvar_epi8(spread_digits<0>(codes, half), table);
       store_words(join_bytes(exponents, in_unpack_order(rest + weight)), into + 2 * weight);
     }
   }
 }
 
-template <int kWhich>
+template <int kQuarter>
 SLIP_AVX512_INLINE void f16_quarter(const std::byte* block, const BlockHeader& header, std::byte* into) {
   constexpr BlockLayout kLayout = layout_of(Split::kF16, kMaxLanes * kLaneWeights);
   const std::byte* const rest = block + sizeof(BlockHeader);
   // The high byte of a weight by code (bits 0 to 2 of the index) and the 3-bit field (bits 3 to 5).
-  const __m512i exponents = _mm512_slli_epi16(_mm512_and_si512(table_of(header.first), every(0x1F)), 2);
+  const __m512i exponents = _mm512_slli_epi16(_mm512_and_si512(repeat_table(header.first), every_byte(0x1F)), 2);
   const __m512i fields =
       _mm512_setr_epi64(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303,
                         static_cast<long long>(0x8080808080808080), static_cast<long long>(0x8181818181818181),
                         static_cast<long long>(0x8282828282828282), static_cast<long long>(0x8383838383838383));
   const __m512i table = _mm512_or_si512(exponents, fields);
-  for (std::size_t at = 0; at < kPlane; at += 64) {
-    const __m512i codes = load_digits<kWhich>(block + kLayout.codes, at);
-    const __m512i more = load_digits<kWhich>(block + kLayout.more, at);
+  for (std::size_t at = 0; at < kPlaneBytes; at += 64) {
+    const __m512i codes = load_digits<kQuarter>(block + kLayout.codes, at);
+    const __m512i more = load_digits<kQuarter>(block + kLayout.more, at);
     for (int half = 0; half < 2; ++half) {
-      const std::size_t weight = kWhich * kQuarter + 2 * at + 64 * static_cast<std::size_t>(half);
-      const __m512i index = select(every(7), spread_digits<0>(codes, half), spread_digits<3>(more, half));
+      const std::size_t weight = kQuarter * kQuarterWeights + 2 * at + 64 * static_cast<std::size_t>(half);
+      const __m512i index = select(every_byte(7), spread_digits<0>(codes, half), spread_digits<3>(more, half));
       store_words({in_unpack_order(rest + weight), _mm512_permutexvar_epi8(index, table)}, into + 2 * weight);
     }
   }
 }
 
-template <int kWhich>
+template <int kQuarter>
 SLIP_AVX512_INLINE void f32_quarter(const std::byte* block, const BlockHeader& header, std::byte* into) {
   constexpr BlockLayout kLayout = layout_of(Split::kF32, kMaxLanes * kLaneWeights);
   const std::byte* const rest = block + sizeof(BlockHeader);
   const std::byte* const low = block + kLayout.more;
-  const __m512i table = table_of(header.first);
-  for (std::size_t at = 0; at < kPlane; at += 64) {
-    const __m512i codes = load_digits<kWhich>(block + kLayout.codes, at);
+  const __m512i table = repeat_table(header.first);
+  for (std::size_t at = 0; at < kPlaneBytes; at += 64) {
+    const __m512i codes = load_digits<kQuarter>(block + kLayout.codes, at);
     for (int half = 0; half < 2; ++half) {
-      const std::size_t weight = kWhich * kQuarter + 2 * at + 64 * static_cast<std::size_t>(half);
+      const std::size_t weight = kQuarter * kQuarterWeights + 2 * at + 64 * static_cast<std::size_t>(half);
       const __m512i exponents = _mm512_permutexvar_epi8(spread_digits<0>(codes, half), table);
       const Bytes bytes = join_bytes(exponents, in_unpack_order(rest + weight));
       const __m512i uppers[2] = {unpack_order(_mm512_unpacklo_epi8(bytes.low, bytes.high)),
@@ -242,10 +249,10 @@ SLIP_AVX512 void f32(const std::byte* block, const BlockHeader& header, std::byt
 
 const LoopSet* avx512_loops() {
   static constexpr LoopSet kLoops{sum, find_escapes, {nullptr, bf16, f16, f32}};
-  const bool has = __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vbmi2") &&
-                   __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-                   __builtin_cpu_supports("bmi") && __builtin_cpu_supports("popcnt");
-  return has ? &kLoops : nullptr;
+  const bool supported = __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vbmi2") &&
+                         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+                         __builtin_cpu_supports("bmi") && __builtin_cpu_supports("popcnt");
+  return supported ? &kLoops : nullptr;
 }
 
 }  // namespace slip::model

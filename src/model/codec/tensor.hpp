@@ -25,7 +25,7 @@ class BlockTable {
   void add(std::size_t bytes, std::uint64_t checksum);
 
   // The table of a compressed tensor of `bytes` bytes. `head`: its first bytes, at least head_bytes(). `what`: names
-  // the tensor in errors. Throws kParse unless the head is unchanged and describes a tensor of this size.
+  // the tensor in errors. Throws kParse if the head was changed or describes a tensor of another size.
   static BlockTable parse(std::span<const std::byte> head, std::uint64_t bytes, const std::string& what,
                           Here here = Here::at());
   // head_bytes() of a compressed tensor of `bytes` bytes, from its first kFixedBytes bytes. Throws kParse like parse().
@@ -35,20 +35,19 @@ class BlockTable {
 
   Split split() const { return split_; }
   std::uint64_t weights() const { return weights_; }
-  std::uint64_t weights_bytes() const { return weights_ * weight_bytes(split_); }  // as decoded
+  std::uint64_t weights_bytes() const { return weights_ * weight_bytes(split_); }  // decoded
   std::size_t blocks() const { return count_; }
   std::size_t head_bytes() const { return head_bytes_of(count_); }
-  std::uint64_t bytes() const {
-    return head_bytes() + begin(checksums_.size());
-  }  // of the tensor, once all blocks are added
+  // Size of the compressed tensor. REQUIRES: all blocks are added.
+  std::uint64_t bytes() const { return head_bytes() + begin(checksums_.size()); }
 
-  // Where a block begins and ends behind the head; begin(blocks()) is the end of the last.
+  // The offset of a block from the end of the head; begin(blocks()) is the end of the last block.
   std::uint64_t begin(std::size_t block) const {
     return block == 0 ? 0 : std::uint64_t{ends_[block - 1]} * kBlockAlignment;
   }
   std::size_t block_bytes(std::size_t block) const { return begin(block + 1) - begin(block); }
   bool is_raw(std::size_t block) const { return block_bytes(block) == raw_block_bytes(split_, id(block).weights); }
-  // Where the weights of a block begin among the decoded bytes.
+  // The offset of a block's weights in the decoded tensor.
   std::uint64_t weights_begin(std::size_t block) const {
     return std::uint64_t{block} * block_weights(split_) * weight_bytes(split_);
   }
@@ -66,13 +65,13 @@ class BlockTable {
 
   Split split_ = Split::kBytes;
   std::uint64_t weights_ = 0;
-  std::size_t count_ = 0;
+  std::size_t count_ = 0;  // blocks of the whole tensor; an encoder may have added fewer
   std::vector<std::uint64_t> checksums_;
-  std::vector<std::uint32_t> ends_;
+  std::vector<std::uint32_t> ends_;  // offsets from the end of the head, in units of kBlockAlignment
 };
 
-// Encoded blocks, one behind the other. Their memory was not cleared before, so the threads that write it first share
-// the page faults.
+// Encoded blocks, one after the other. The constructor does not write the memory, so the threads that encode share the
+// page faults.
 class EncodedBlocks {
  public:
   EncodedBlocks() = default;

@@ -1,6 +1,6 @@
-// linear on a GPU, by cuBLASLt. For each GPU, type and size one algorithm that needs no workspace is chosen and kept.
-// So the same launch always gives the same bits, and streams can run it concurrently. It uses no memory that the
-// planner does not count.
+// linear on a GPU, by cuBLASLt. For each GPU, type, size and alignment, the first launch chooses an algorithm, and
+// later launches use it again. So the same launch always gives the same bits. The algorithm needs no workspace: streams
+// can run it concurrently, and the planner need not count memory for it.
 #include <cublasLt.h>
 #include <dlfcn.h>
 
@@ -55,7 +55,7 @@ struct CublasLt {
 };
 #undef SLIP_FIND
 
-// Throws kUnsupported with the file name tried if cuBLASLt is not installed.
+// Throws kUnsupported, which names the library file, if cuBLASLt is not installed.
 const CublasLt& cublas_lt() {
   static const CublasLt kFunctions;
   return kFunctions;
@@ -87,10 +87,10 @@ using Layout = std::unique_ptr<cublasLtMatrixLayoutOpaque_t, Destroy<&CublasLt::
 using Product = std::unique_ptr<cublasLtMatmulDescOpaque_t, Destroy<&CublasLt::destroy_product>>;
 using Preference = std::unique_ptr<cublasLtMatmulPreferenceOpaque_t, Destroy<&CublasLt::destroy_preference>>;
 
-// A product that cuBLASLt can run. It is column-major: y^T [rows, tokens] = w [rows, in] * x^T [in, tokens].
+// The arguments of cublasLtMatmul, which is column-major: y^T [rows, tokens] = w [rows, in] * x^T [in, tokens].
 struct Matmul {
   Product product;
-  Layout weight, from, into;
+  Layout weight, from, into;  // of w, x and y
   cublasLtMatmulAlgo_t algorithm;
 };
 
@@ -109,19 +109,20 @@ void set(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttribut
           sizes);
 }
 
-// The greatest power of two that divides the address, at most the 16 bytes that an algorithm can require. Values at
-// multiples of 16 always get the same algorithm, and so the same bits.
+// The greatest power of two that divides the address, at most 16: no chosen algorithm requires more. So all
+// tensors at multiples of 16 bytes get the same algorithm and the same bits.
 std::uint32_t alignment_of(const void* address) {
   const auto bits = reinterpret_cast<std::uintptr_t>(address) | 16;
   return static_cast<std::uint32_t>(bits & (~bits + 1));
 }
 
-struct Alignments {
+struct Alignments {  // in bytes, of w, x and y
   std::uint32_t weight, from, into;
   auto operator<=>(const Alignments&) const = default;
 };
 
-std::unique_ptr<Matmul> choose(cublasLtHandle_t handle, const LinearSizes& sizes, const Alignments& alignments) {
+// Asks cuBLASLt for its best algorithm without a workspace.
+std::unique_ptr<Matmul> choose_matmul(cublasLtHandle_t handle, const LinearSizes& sizes, const Alignments& alignments) {
   const cudaDataType_t type = sizes.type == DataType::kBF16 ? CUDA_R_16BF : CUDA_R_32F;
   auto matmul = std::make_unique<Matmul>();
   cublasLtMatmulDesc_t product = nullptr;
@@ -170,18 +171,18 @@ GpuState& state_of(int gpu) {
   return *state;
 }
 
-struct Found {
+struct FoundMatmul {
   cublasLtHandle_t handle;
   const Matmul* matmul;
 };
 
-Found matmul_for(const LinearSizes& sizes, const Alignments& alignments) {
+FoundMatmul matmul_for(const LinearSizes& sizes, const Alignments& alignments) {
   GpuState& state = state_of(current_gpu());
   const base::LockGuard lock(state.mutex);
   if (!state.handle) checked(cublas_lt().create(&state.handle), "cublasLtCreate", sizes);
   std::unique_ptr<Matmul>& matmul =
       state.matmuls[{sizes.type, sizes.tokens, sizes.in, sizes.out, sizes.rows, alignments}];
-  if (!matmul) matmul = choose(state.handle, sizes, alignments);
+  if (!matmul) matmul = choose_matmul(state.handle, sizes, alignments);
   return {state.handle, matmul.get()};
 }
 
@@ -192,7 +193,7 @@ void linear(const Args& args, CUstream_st* stream) {
   const void* const x = args.in<std::byte>(0).data();
   const void* const w = args.in<std::byte>(1).data();
   void* const y = args.out<std::byte>(0).data() + sizes.first * bytes_of(sizes.type);
-  const Found found = matmul_for(sizes, {alignment_of(w), alignment_of(x), alignment_of(y)});
+  const FoundMatmul found = matmul_for(sizes, {alignment_of(w), alignment_of(x), alignment_of(y)});
   const float one = 1, zero = 0;
   checked(cublas_lt().matmul(found.handle, found.matmul->product.get(), &one, w, found.matmul->weight.get(), x,
                              found.matmul->from.get(), &zero, y, found.matmul->into.get(), y, found.matmul->into.get(),

@@ -1,5 +1,6 @@
-// The ops that work row by row, on a GPU. Loads and stores have 16 bytes (a pack) if addresses and sizes allow. Sums
-// are accumulated in float in a fixed order: a result always has the same bits if values lie at multiples of 16 bytes.
+// The ops that work row by row, on a GPU. A thread loads and stores 16 bytes (a pack) at a time if addresses and sizes
+// allow. Sums are accumulated in float, in an order that depends only on the size and on whether packs are used. So
+// tensors at multiples of 16 bytes always give the same bits.
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
@@ -37,7 +38,7 @@ struct Multiply {
 struct Relu {
   __device__ float operator()(float x) const { return x < 0 ? 0.0F : x; }  // a NaN stays a NaN
 };
-struct Gelu {  // erfc as on the cpu, since 1 + erf would lose all digits
+struct Gelu {  // for negative x erfc, as on the cpu: 1 + erf would cancel all digits
   __device__ float operator()(float x) const {
     if (x == -INFINITY) return 0;
     const float scaled = x * 0.70710678118654752440F;
@@ -55,7 +56,7 @@ struct Silu {
 __device__ std::size_t thread_number() { return static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x; }
 __device__ std::size_t thread_count() { return static_cast<std::size_t>(gridDim.x) * blockDim.x; }
 
-// y[i] = function(x[i]); the first `packs` packs as a whole, the elements after them one by one.
+// y[i] = function(x[i]). The first `packs` packs are loaded as packs, the elements after them one by one.
 template <class T, class Function>
 __global__ void map_one(const T* x, T* y, std::size_t packs, std::size_t elements, Function function) {
   for (std::size_t i = thread_number(); i < packs; i += thread_count()) {
@@ -69,7 +70,8 @@ __global__ void map_one(const T* x, T* y, std::size_t packs, std::size_t element
     put(y[i], function(to_float(x[i])));
 }
 
-// y[i] = function(a[i], b[i % period]); in packs only if the period is a multiple of a pack.
+// y[i] = function(a[i], b[i % period]). REQUIRES, if `packs` is not 0: the period is a whole number of packs, or it is
+// `elements`.
 template <class T, class Function>
 __global__ void map_two(const T* a, const T* b, T* y, std::size_t packs, std::size_t elements, std::size_t period,
                         Function function) {
@@ -87,11 +89,11 @@ __global__ void map_two(const T* a, const T* b, T* y, std::size_t packs, std::si
     put(y[i], function(to_float(a[i]), to_float(b[i % period])));
 }
 
-// The sum over the block, the same bits for all its threads.
+// The sum over the threads of a block; all of them get the same bits.
 __device__ float sum_of_block(float value) {
   __shared__ float of_warp[kThreads / kWarp];
   for (int offset = kWarp / 2; offset > 0; offset /= 2) value += __shfl_xor_sync(0xffffffff, value, offset);
-  __syncthreads();  // all threads have read of_warp of the previous sum
+  __syncthreads();  // until all threads have read the of_warp of the previous sum
   if (threadIdx.x % kWarp == 0) of_warp[threadIdx.x / kWarp] = value;
   __syncthreads();
   float sum = 0;
@@ -99,7 +101,7 @@ __device__ float sum_of_block(float value) {
   return sum;
 }
 
-// The sum over a row of (value - shift)^2, or of the values if kSquares is false.
+// The sum over a row of (value - shift)^2, or of value - shift if kSquares is false.
 template <bool kSquares, class T>
 __device__ float sum_of_row(const T* x, std::size_t packs, std::size_t columns, float shift) {
   const auto term = [shift](T value) {
@@ -116,13 +118,13 @@ __device__ float sum_of_row(const T* x, std::size_t packs, std::size_t columns, 
   return sum_of_block(sum);
 }
 
-// Normalizes a value by the mean and scale of its row.
+// Normalizes a value of a row. mean: of the row, 0 for rms_norm. scale: 1 / sqrt(mean of (value - mean)^2 + epsilon).
 struct Normed {
   float mean, scale;
   __device__ float operator()(float x, float weight, float bias) const { return (x - mean) * scale * weight + bias; }
 };
 
-// One block for each row. `bias` is null for rms_norm, which does not subtract the mean.
+// A block of threads takes one row at a time. `bias` is null for rms_norm, which does not subtract the mean.
 template <class T>
 __global__ void norm(const T* x, const T* weight, const T* bias, T* y, std::size_t rows, std::size_t packs,
                      std::size_t columns, float epsilon) {
@@ -167,7 +169,7 @@ void with_type(DataType type, Function&& function) {
 }
 
 template <class Function>
-void one(const Args& args, CUstream_st* stream, Function function) {
+void launch_map_one(const Args& args, CUstream_st* stream, Function function) {
   const RowSizes sizes = RowSizes::of(args);
   const std::size_t elements = sizes.rows * sizes.columns;
   with_type(sizes.type, [&]<class T>(T) {
@@ -178,8 +180,9 @@ void one(const Args& args, CUstream_st* stream, Function function) {
   });
 }
 
+// each_row: in(1) is one row, which is combined with each row of in(0).
 template <class Function>
-void two(const Args& args, CUstream_st* stream, Function function, bool each_row) {
+void launch_map_two(const Args& args, CUstream_st* stream, Function function, bool each_row) {
   const RowSizes sizes = RowSizes::of(args);
   const std::size_t elements = sizes.rows * sizes.columns, period = each_row ? sizes.columns : elements;
   with_type(sizes.type, [&]<class T>(T) {
@@ -190,7 +193,7 @@ void two(const Args& args, CUstream_st* stream, Function function, bool each_row
   });
 }
 
-void norm_of(const Args& args, CUstream_st* stream, bool with_bias) {
+void launch_norm(const Args& args, CUstream_st* stream, bool with_bias) {
   const RowSizes sizes = RowSizes::of(args);
   with_type(sizes.type, [&]<class T>(T) {
     const T *x = args.in<T>(0).data(), *w = args.in<T>(1).data(), *b = with_bias ? args.in<T>(2).data() : nullptr;
@@ -208,13 +211,13 @@ void norm_of(const Args& args, CUstream_st* stream, bool with_bias) {
 }  // namespace
 
 // The backend checks the status of the launch.
-void bias(const Args& args, CUstream_st* stream) { two(args, stream, Add{}, true); }
-void add(const Args& args, CUstream_st* stream) { two(args, stream, Add{}, false); }
-void multiply(const Args& args, CUstream_st* stream) { two(args, stream, Multiply{}, false); }
-void relu(const Args& args, CUstream_st* stream) { one(args, stream, Relu{}); }
-void gelu(const Args& args, CUstream_st* stream) { one(args, stream, Gelu{}); }
-void silu(const Args& args, CUstream_st* stream) { one(args, stream, Silu{}); }
-void rms_norm(const Args& args, CUstream_st* stream) { norm_of(args, stream, false); }
-void layer_norm(const Args& args, CUstream_st* stream) { norm_of(args, stream, true); }
+void bias(const Args& args, CUstream_st* stream) { launch_map_two(args, stream, Add{}, true); }
+void add(const Args& args, CUstream_st* stream) { launch_map_two(args, stream, Add{}, false); }
+void multiply(const Args& args, CUstream_st* stream) { launch_map_two(args, stream, Multiply{}, false); }
+void relu(const Args& args, CUstream_st* stream) { launch_map_one(args, stream, Relu{}); }
+void gelu(const Args& args, CUstream_st* stream) { launch_map_one(args, stream, Gelu{}); }
+void silu(const Args& args, CUstream_st* stream) { launch_map_one(args, stream, Silu{}); }
+void rms_norm(const Args& args, CUstream_st* stream) { launch_norm(args, stream, false); }
+void layer_norm(const Args& args, CUstream_st* stream) { launch_norm(args, stream, true); }
 
 }  // namespace slip::model::cuda
