@@ -12,7 +12,7 @@ namespace {
 
 static_assert(std::is_trivially_copyable_v<Rail>);
 
-// One candidate for each interface: the one with its first address that other hosts can use.
+// For each interface one candidate: its first address of this family that is neither loopback nor link-local.
 std::vector<RailCandidate> usable(const std::vector<RailCandidate>& all, int family) {
   std::vector<RailCandidate> result;
   for (const RailCandidate& one : all) {
@@ -30,9 +30,10 @@ const RailCandidate* candidate_at(const std::vector<RailCandidate>& all, const S
   return found == all.end() ? nullptr : &*found;
 }
 
-std::vector<RailCandidate> accepted(const std::vector<RailCandidate>& all, const RailRequest& request) {
+// The candidates that the request selects, see choose_rails().
+std::vector<RailCandidate> selected(const std::vector<RailCandidate>& all, const RailRequest& request) {
   std::vector<RailCandidate> result;
-  const auto take = [&](const auto& wanted) { std::ranges::copy_if(all, std::back_inserter(result), wanted); };
+  const auto take = [&](const auto& fits) { std::ranges::copy_if(all, std::back_inserter(result), fits); };
   if (!request.filter.empty()) {
     take([&](const RailCandidate& one) { return request.filter.accepts(one.interface.name); });
     return result;
@@ -40,17 +41,18 @@ std::vector<RailCandidate> accepted(const std::vector<RailCandidate>& all, const
   take([&](const RailCandidate& one) {
     return std::ranges::any_of(request.nics, [&](const Nic& nic) { return is_nic(one, nic); });
   });
-  const RailCandidate* const first = candidate_at(all, request.control);
-  if (!result.empty() || !first) return result;
+  const RailCandidate* const control = candidate_at(all, request.control);
+  if (!result.empty() || !control) return result;
   take([&](const RailCandidate& one) {
-    const InterfaceHardware &own = one.hardware, &its = first->hardware;
-    return &one == first || (!own.bus_id.empty() && !its.bus_id.empty() && own.mbps > 0 && own.mbps == its.mbps);
+    const InterfaceHardware &hardware = one.hardware, &wanted = control->hardware;
+    return &one == control ||
+           (!hardware.bus_id.empty() && !wanted.bus_id.empty() && hardware.mbps > 0 && hardware.mbps == wanted.mbps);
   });
   return result;
 }
 
-// Keeps the rails that together have the highest rate, given that all carry the same number of bytes. A rail of unknown
-// rate is treated as the fastest.
+// Keeps the rails that together have the highest rate if each carries the same number of bytes: their number times the
+// rate of the slowest. A rail of unknown rate is treated as the fastest.
 void keep_fastest(std::vector<RailCandidate>& rails) {
   std::vector<int> rates;
   for (const RailCandidate& one : rails) {
@@ -97,7 +99,7 @@ bool is_nic(const RailCandidate& candidate, const Nic& nic) {
 
 std::vector<Rail> choose_rails(const std::vector<RailCandidate>& candidates, const RailRequest& request) {
   if (!request.control.is_tcp() || request.control.is_loopback()) return {};
-  std::vector<RailCandidate> chosen = accepted(usable(candidates, request.control.family()), request);
+  std::vector<RailCandidate> chosen = selected(usable(candidates, request.control.family()), request);
   keep_fastest(chosen);
   if (chosen.size() > kMaxRails) chosen.resize(kMaxRails);
   if (chosen.size() == 1 && chosen[0].interface.address.host() == request.control.host()) return {};
@@ -109,6 +111,7 @@ std::vector<Rail> choose_rails(const std::vector<RailCandidate>& candidates, con
 std::vector<RailPath> pair_rails(const std::vector<Rail>& local, const std::vector<Rail>& remote) {
   std::vector<std::optional<std::size_t>> pair(local.size());  // by local rail: its remote one
   std::vector<char> taken(remote.size(), 0);
+  // Pairs each free local rail with the first free remote rail that fits.
   const auto match = [&](const auto& fits) {
     for (std::size_t here = 0; here < local.size(); ++here) {
       for (std::size_t there = 0; there < remote.size() && !pair[here]; ++there) {
@@ -123,7 +126,7 @@ std::vector<RailPath> pair_rails(const std::vector<Rail>& local, const std::vect
   for (const Rail& one : remote) theirs.emplace_back(one.address);
   for (const SocketAddress& one : ours) {
     for (const SocketAddress& other : theirs) {
-      if (one.host() == other.host()) return {};
+      if (one.host() == other.host()) return {};  // the other rank is on this host
     }
   }
   match([&](std::size_t here, std::size_t there) {

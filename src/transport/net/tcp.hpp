@@ -1,7 +1,7 @@
 // The TCP network transport: its wire format and both ends of a connection. The rules for callers are in net.hpp. A
 // connection has one or more sockets, and large messages are striped over them, in equal parts. The first socket
-// carries the header and the first stripe of each message. The others carry stripes only: all sockets carry the
-// messages in the order of the headers, so a stripe's message follows from its position.
+// carries the header and the first stripe of each message. The others carry stripes only. Each socket carries
+// the messages in the same order, so the receiver knows to which message a stripe belongs.
 #pragma once
 
 #include <linux/errqueue.h>
@@ -39,8 +39,8 @@ struct TcpTooLarge {
 };
 
 // How a message is striped over the sockets of a connection. All sockets carry the same number of stripes, of the same
-// length (the last one may be shorter). So sockets over different interfaces need the same time. A small message is not
-// divided: the second socket would cost more time than it saves.
+// length; at the end of the message, stripes may be shorter or empty. So sockets over interfaces of the same rate need
+// the same time. A message of at most half a stripe is not divided: a second socket would cost more time than it saves.
 struct Stripes {
   std::size_t sockets = 1, bytes = std::numeric_limits<std::size_t>::max();  // bytes: the maximum length of a stripe
 
@@ -58,9 +58,9 @@ struct Stripes {
     return total / round * stripe + (rest > before ? std::min(rest - before, stripe) : 0);
   }
   struct Piece {
-    std::size_t offset, bytes;  // position in the message
+    std::size_t offset, bytes;  // offset: in the message
   };
-  // The next contiguous piece for socket `index`, after `done` bytes of the message that it has carried already.
+  // The next contiguous piece for socket `index`, which has carried `done` bytes of the message already.
   Piece piece(std::size_t index, std::size_t total, std::size_t done) const {
     if (!divides(total)) return {done, total - done};
     const std::size_t stripe = length(total), within = done % stripe;
@@ -74,14 +74,16 @@ struct Stripes {
 // thread-safe.
 class ZeroCopy {
  public:
-  // If the kernel does not support it, possible() stays false.
+  // If the kernel does not support MSG_ZEROCOPY, possible() stays false.
   void enable(int descriptor) {
     const int on = 1;
     enabled_ = ::setsockopt(descriptor, SOL_SOCKET, SO_ZEROCOPY, &on, sizeof(on)) == 0;
   }
+  // Whether the next send may use MSG_ZEROCOPY: it is enabled, and messages_ has room.
   bool possible() const { return enabled_ && next_ - oldest_ < kMax; }
   bool outstanding() const { return outstanding_ > 0; }
 
+  // The kernel has accepted a send of this message with MSG_ZEROCOPY.
   void sent(std::size_t message) {
     messages_[next_++ % kMax] = message;
     ++outstanding_;
@@ -125,12 +127,12 @@ class ZeroCopy {
   std::uint32_t next_ = 0;    // number of the next send, in the kernel's numbering
   std::uint32_t oldest_ = 0;  // all sends with lower numbers have finished
   std::size_t outstanding_ = 0;
-  std::array<std::size_t, kMax> messages_{};
+  std::array<std::size_t, kMax> messages_{};  // by number % kMax: the message, or kReleased
 };
 
 // If a message has no matching receive yet, but receives with other tags are posted, the receiver buffers it. This is
-// the limit of all buffered bytes. If no receive is posted, the receiver reads nothing, and TCP's flow control stops
-// the sender.
+// the limit of the buffered bytes of one connection. If no receive is posted, the receiver reads nothing, and TCP's
+// flow control stops the sender.
 inline constexpr std::size_t kTcpMaxUnexpectedBytes = std::size_t{256} << 20;
 
 // connect() of the TCP network in two steps, for a caller that must not wait. When the dialer is done, pass the result
@@ -160,7 +162,7 @@ class TcpSender final : public NetSender {
     Socket socket;
     std::size_t at = kNone;  // index of the message that this socket sends
     std::size_t sent = 0;    // bytes of that message that this socket has sent, including the header
-    bool held = false;       // the message waits for the next one, so that one system call sends both
+    bool held = false;       // isend() has not begun to send the message: it waits for the next, to send both at once
     ZeroCopy zero_copy;
     std::string path;                   // RailPath::text(); empty: not bound to an interface
     std::string interface;              // of the path
@@ -168,6 +170,7 @@ class TcpSender final : public NetSender {
   };
 
   std::size_t head_bytes(const Outgoing& out) const { return &out == sockets_.data() ? sizeof(TcpHeader) : 0; }
+  // Bytes of the message that this socket sends, including the header.
   std::size_t bytes_by(const Outgoing& out, std::size_t message) const;
   bool push(Outgoing& out);
   std::size_t gather(const Outgoing& out, std::span<iovec> pieces, bool& zero_copy) const;
@@ -183,10 +186,10 @@ class TcpSender final : public NetSender {
   std::int64_t silence_ns_;
   std::vector<Outgoing> sockets_;
   std::vector<OutMessage> messages_{kNetMaxRequests};
-  std::size_t last_ = kNone;
-  std::size_t under_way_ = 0;
-  std::array<std::byte, sizeof(TcpTooLarge)> answer_{};
-  std::size_t answered_ = 0;
+  std::size_t last_ = kNone;   // the last message of isend(), until all sockets have passed it
+  std::size_t under_way_ = 0;  // messages whose requests are not done
+  std::array<std::byte, sizeof(TcpTooLarge)> answer_{};  // of the receiver
+  std::size_t answer_bytes_ = 0;                         // received bytes of answer_
 };
 
 class TcpReceiver final : public NetReceiver {
@@ -204,7 +207,7 @@ class TcpReceiver final : public NetReceiver {
     std::vector<std::byte> bytes;
     NetRequest* request = nullptr;  // the matching receive, if it was posted while the message was still arriving
     std::size_t part = 0;
-    bool whole = false;
+    bool whole = false;  // all bytes have arrived
   };
   // A message whose header has arrived, and the destination of its bytes.
   struct Arrival {
@@ -226,7 +229,7 @@ class TcpReceiver final : public NetReceiver {
     std::uint32_t open = 0;      // bit i: part i has no message yet
   };
 
-  enum class Reading { kSocket, kInboxOnly };
+  enum class Reading { kSocket, kInboxOnly };  // kInboxOnly: makes no system call
   Arrival& arrival(std::uint64_t number) { return arrivals_[number % kMaxArrivals]; }
   const Arrival& arrival(std::uint64_t number) const { return arrivals_[number % kMaxArrivals]; }
   std::size_t inbox_bytes() const { return inbox_end_ - inbox_begin_; }
@@ -250,10 +253,13 @@ class TcpReceiver final : public NetReceiver {
   Stripes stripes_;
   std::vector<Incoming> sockets_;
   std::array<Arrival, kMaxArrivals> arrivals_;
-  std::uint64_t arrived_ = 0, finished_ = 0;
+  std::uint64_t arrived_ = 0;   // number of headers received so far
+  std::uint64_t finished_ = 0;  // all arrivals with lower numbers are complete
+  // Bytes received from the first socket, of which [inbox_begin_, inbox_end_) are not processed yet.
   std::vector<std::byte> inbox_ = std::vector<std::byte>(kInboxBytes);
   std::size_t inbox_begin_ = 0, inbox_end_ = 0;
-  std::vector<std::size_t> order_;  // indices of the posted requests, the oldest first; reserved: kNetMaxRequests
+  // Indices of the requests with parts that have no message yet, the oldest first. Reserved: kNetMaxRequests.
+  std::vector<std::size_t> order_;
   std::vector<Posted> posted_{kNetMaxRequests};
   std::size_t waiting_ = 0;           // posted parts that have no message yet
   std::size_t unfinished_ = 0;        // parts that are not complete

@@ -15,12 +15,12 @@
 namespace slip::transport {
 namespace {
 
-// After this time without a descriptor the listener gives up: the program keeps the descriptors, and the other ranks
-// would wait until their timeout.
+// If the process has no free file descriptor for this time, the listener throws. Otherwise the other ranks would wait
+// until their timeout.
 constexpr std::int64_t kNoDescriptorsLimitNs = 5'000'000'000;
 constexpr std::int64_t kFirstPauseNs = 500'000;  // between two attempts to connect; doubles up to the maximum
 constexpr std::int64_t kMaxPauseNs = 20'000'000;
-// A path that is not connected within this time is not used. The kernel repeats a lost SYN after 1 and 3 seconds.
+// A path that is not connected within this time is not used. The kernel sends a lost SYN again after 1 and 3 seconds.
 constexpr std::int64_t kPathLimitNs = 4'000'000'000;
 
 TcpHandle read_handle(const NetHandle& handle, const char (&network)[5]) {
@@ -33,13 +33,13 @@ TcpHandle read_handle(const NetHandle& handle, const char (&network)[5]) {
   return contact;
 }
 
-// None: the path cannot be used.
+// nullopt: the path cannot be used.
 std::optional<Socket> connect_path(const RailPath& path, const NetOptions& options, const Deadline& deadline) {
   const LocalEnd from{SocketAddress(path.local.address), std::string(path.local.name())};
   try {
     return Socket::connect(SocketAddress(path.remote.address), deadline.within(kPathLimitNs), &from);
   } catch (const base::TooManyFiles&) {
-    throw;  // no other path could do better
+    throw;  // every other path would need a descriptor, too
   } catch (const Error& error) {
     if (error.code() == ErrorCode::kAborted) throw;
     if (options.lost_path) options.lost_path(path, base::bare_text(error));
@@ -47,7 +47,8 @@ std::optional<Socket> connect_path(const RailPath& path, const NetOptions& optio
   }
 }
 
-// Sockets in the order of the paths, so that neighbouring stripes of a message take different paths.
+// Opens `options.sockets` sockets on each path, one path after the other in each round, so that neighbouring stripes of
+// a message take different paths. Skips paths that cannot be connected.
 void connect_paths(const NetOptions& options, const Deadline& deadline, Greeted& result) {
   std::vector<const RailPath*> paths;
   for (const RailPath& path : options.paths) paths.push_back(&path);
@@ -65,6 +66,7 @@ void connect_paths(const NetOptions& options, const Deadline& deadline, Greeted&
   }
 }
 
+// Writes the greeting on each socket.
 void greet(const Greeted& connected, const TcpHandle& contact, const NetOptions& options, const Deadline& deadline) {
   TcpGreeting greeting{.connection = random_number(),
                        .stripe_bytes = options.stripe_bytes,
@@ -117,8 +119,8 @@ std::optional<GreetingListener::Arrived> GreetingListener::accept(const Deadline
   }
 }
 
-// If the process runs out of descriptors, further connections stay in the kernel's queue until descriptors are free
-// again.
+// If the process runs out of descriptors, closes one connection that is not authenticated. Further connections stay in
+// the kernel's queue until descriptors are free again.
 void GreetingListener::accept_all() {
   int accept_error = 0;
   for (const Socket& listener : listeners_) {
@@ -126,7 +128,7 @@ void GreetingListener::accept_all() {
     while (std::optional<Socket> socket = listener.try_accept(error)) {
       pending_.push_back({std::move(*socket), base::now_ns(), {}, 0, take_unproven_token()});
       if (!has_too_many_unproven(pending_)) continue;
-      read_greetings();  // most ranks have sent theirs before they are accepted: these must not be dropped
+      read_greetings();  // most ranks send the greeting before they are accepted: their sockets must not be dropped
       if (has_too_many_unproven(pending_)) drop_one_unproven(pending_);
     }
     if (error != 0) accept_error = error;
@@ -144,15 +146,15 @@ void GreetingListener::require_descriptors() const {
       EMFILE);
 }
 
-// False: the peer is not a rank of this job.
+// Continues to read the greeting. False: the peer is not a rank of this job, or it has not sent a greeting in time.
 bool GreetingListener::read_greeting(Pending& one) {
   if (one.greeted()) return true;
   auto bytes = std::as_writable_bytes(std::span(&one.greeting, 1));
   const Socket::Moved moved = one.socket.try_recv(bytes.subspan(one.got));
   one.got += moved.bytes;
-  const TcpGreeting usual;
-  const std::size_t known = std::min(one.got, sizeof(usual.mark));
-  if (moved.ended || std::memcmp(&one.greeting, usual.mark, known) != 0) return false;
+  const TcpGreeting expected;
+  const std::size_t got_of_mark = std::min(one.got, sizeof(expected.mark));
+  if (moved.ended || std::memcmp(&one.greeting, expected.mark, got_of_mark) != 0) return false;
   if (!one.greeted()) return base::now_ns() - one.since_ns < kGreetingLimitNs;
   const TcpGreeting& said = one.greeting;
   if (said.version != kTcpVersion || said.sockets < 1 || said.sockets > kNetMaxSockets || said.index < 0 ||
@@ -162,7 +164,7 @@ bool GreetingListener::read_greeting(Pending& one) {
   if (!base::equal_in_constant_time(said.code, said.expected_code(key_, contact_.salt)) ||
       !seen_.emplace(said.connection, said.index).second)
     return false;
-  one.token = nullptr;
+  one.token = nullptr;  // the connection no longer counts as unproven
   return true;
 }
 
@@ -170,22 +172,23 @@ void GreetingListener::read_greetings() {
   pending_.remove_if([this](Pending& one) { return !read_greeting(one); });
 }
 
+// Removes from pending_ a connection of which all sockets have sent their greetings, and returns it.
 std::optional<GreetingListener::Arrived> GreetingListener::complete_connection() {
   for (const Pending& first : pending_) {
     if (!first.greeted() || first.greeting.index != 0) continue;
     const TcpGreeting said = first.greeting;
-    std::vector<Socket*> places(static_cast<std::size_t>(said.sockets));
+    std::vector<Socket*> by_index(static_cast<std::size_t>(said.sockets));
     std::size_t found = 0;
     for (Pending& one : pending_) {
       if (!one.greeted() || one.greeting.connection != said.connection || one.greeting.sockets != said.sockets)
         continue;
-      Socket*& place = places[static_cast<std::size_t>(one.greeting.index)];
-      if (!place) ++found;
-      place = &one.socket;
+      Socket*& socket = by_index[static_cast<std::size_t>(one.greeting.index)];
+      if (!socket) ++found;
+      socket = &one.socket;
     }
-    if (found < places.size()) continue;
+    if (found < by_index.size()) continue;
     std::vector<Socket> sockets;
-    for (Socket* place : places) sockets.push_back(std::move(*place));
+    for (Socket* socket : by_index) sockets.push_back(std::move(*socket));
     pending_.remove_if([&](const Pending& one) { return one.greeted() && one.greeting.connection == said.connection; });
     NetPeer peer{said.rank, sockets[0].peer().text(), said.channel};
     return Arrived{std::move(peer), said, std::move(sockets)};
@@ -210,7 +213,7 @@ void GreetingListener::wait(const Deadline& deadline) const {
                "{} took longer than its deadline allows: {} sockets connected but sent no greeting, {} "
                "belong to connections whose other sockets have not connected",
                what, silent, pending_.size() - silent);
-  if (out_of_descriptors_) watched.clear();  // do not poll the listeners now: they would be ready all the time
+  if (out_of_descriptors_) watched.clear();  // only pause: poll would return at once for a connection in the queue
   wait_for_any(watched, deadline.within(out_of_descriptors_ ? kNoDescriptorsPauseNs : kGreetingLimitNs));
 }
 
@@ -258,7 +261,7 @@ bool GreetingDialer::open_next() {
   connected_ = error == 0;
   if (connected_) return true;
   opening_.close();
-  // EAGAIN and EADDRNOTAVAIL: the kernel has no entry or port left for this address now.
+  // EAGAIN and EADDRNOTAVAIL: the kernel has no routing entry or local port left at the moment.
   if (error != EAGAIN && error != EADDRNOTAVAIL)
     fail(ErrorCode::kRankLost, fmt::format("cannot connect to {}: {}", to_.text(), std::strerror(error)));
   error_ = error;

@@ -8,7 +8,7 @@
 namespace slip::transport {
 namespace {
 constexpr std::size_t kMaxPieces = 32;  // maximum length of the iovec list of one system call
-// The maximum bytes that one call sends over one socket; then other connections are served.
+// The approximate maximum number of bytes that one push() sends. Then the thread serves other sockets and connections.
 constexpr std::size_t kMaxSendBytes = std::size_t{8} << 20;
 constexpr std::size_t kJoinedBytes = 2048;  // pieces of up to this many bytes together are copied into one buffer
 
@@ -27,8 +27,8 @@ Socket::Moved send_joined(const Socket& socket, std::span<const iovec> pieces) {
 
 TcpSender::TcpSender(Greeted greeted, const NetOptions& options, bool stays_on_host)
     : stripes_{greeted.sockets.size(), options.stripe_bytes},
-      zero_copy_from_(stays_on_host ? 0
-                                    : options.zero_copy_from),  // on one host the kernel copies despite MSG_ZEROCOPY
+      // Between ranks of one host the kernel copies despite MSG_ZEROCOPY.
+      zero_copy_from_(stays_on_host ? 0 : options.zero_copy_from),
       silence_ns_(options.silence_ns) {
   peer_ = std::move(greeted.peer);
   for (std::size_t i = 0; i < greeted.sockets.size(); ++i) {
@@ -65,13 +65,13 @@ NetRequest* TcpSender::isend(const NetPart& part, bool more) {
 
 bool TcpSender::progress() {
   require_no_error();
-  bool went = false;
+  bool moved_some = false;
   for (Outgoing& out : sockets_) {
-    went = push(out) || went;
-    went = settle_notices(out) || went;
+    moved_some = push(out) || moved_some;
+    moved_some = settle_notices(out) || moved_some;
   }
-  if (!went) read_answer();
-  return went;
+  if (!moved_some) read_answer();
+  return moved_some;
 }
 
 std::size_t TcpSender::bytes_by(const Outgoing& out, std::size_t message) const {
@@ -116,8 +116,8 @@ std::size_t TcpSender::gather(const Outgoing& out, std::span<iovec> pieces, bool
   std::size_t count = 0, sent = out.sent;
   for (std::size_t at = out.at; at != kNone && count + 2 <= pieces.size(); at = messages_[at].next, sent = 0) {
     const TcpHeader& header = messages_[at].header;
-    const bool pinned = zero_copy_from_ > 0 && header.bytes >= zero_copy_from_ && out.zero_copy.possible();
-    if (pinned && count > 0) break;
+    const bool uses_zero_copy = zero_copy_from_ > 0 && header.bytes >= zero_copy_from_ && out.zero_copy.possible();
+    if (uses_zero_copy && count > 0) break;
     if (sent < head) {
       auto* from = reinterpret_cast<std::byte*>(const_cast<TcpHeader*>(&header));
       pieces[count++] = {from + sent, head - sent};
@@ -129,8 +129,8 @@ std::size_t TcpSender::gather(const Outgoing& out, std::span<iovec> pieces, bool
       pieces[count++] = {requests_[at].parts[0].data + piece.offset, piece.bytes};
       sent += piece.bytes;
     }
-    zero_copy = pinned;
-    if (pinned || sent < end) break;
+    zero_copy = uses_zero_copy;
+    if (uses_zero_copy || sent < end) break;
   }
   return count;
 }
@@ -175,12 +175,12 @@ bool TcpSender::settle_notices(Outgoing& out) {
   });
 }
 
-// A receiver whose receive is too small sends TcpTooLarge and stops reading. If the receiver has closed cleanly, that
-// is an error only for messages that are not sent yet.
+// A receiver whose receive is too small sends TcpTooLarge and stops reading. A receiver that has closed the connection
+// is an error only while messages are not sent yet.
 void TcpSender::read_answer() {
-  const Socket::Moved moved = sockets_[0].socket.try_recv(std::span(answer_).subspan(answered_));
-  answered_ += moved.bytes;
-  if (answered_ == answer_.size()) {
+  const Socket::Moved moved = sockets_[0].socket.try_recv(std::span(answer_).subspan(answer_bytes_));
+  answer_bytes_ += moved.bytes;
+  if (answer_bytes_ == answer_.size()) {
     TcpTooLarge refusal;
     std::memcpy(&refusal, answer_.data(), sizeof(refusal));
     fail(base::make_error(ErrorCode::kInvalidValue, {},
@@ -194,12 +194,12 @@ void TcpSender::read_answer() {
 }
 
 void TcpSender::fail_lost(const Outgoing& out, int error) {
-  read_answer();  // the receiver may have sent the reason
+  read_answer();  // throws the reason if the receiver has sent one
   fail(base::make_error(ErrorCode::kRankLost, {}, "{} is gone: sending{} failed: {}", peer_.text(),
                         out.path.empty() ? "" : " over " + out.path, std::strerror(error)));
 }
 
-// The failure detector watches one interface only, so it does not notice that another one is cut.
+// The failure detector uses one interface only, so it does not notice that a path over another interface is cut.
 void TcpSender::check() {
   require_no_error();
   for (Outgoing& out : sockets_) {
