@@ -43,14 +43,14 @@ inline Picos time_for(std::uint64_t amount, std::uint64_t per_second, std::uint3
   return divide_up(U128{amount} * kSecond * kPpm, U128{per_second} * share_ppm);
 }
 
-// Share of the device in parts per million. The only floating-point input: rounding a double to an integer gives the
-// same result on every machine.
+// Converts Cost::width, a share of the device in (0, 1], to parts per million. Nothing else in this file takes a
+// floating-point number. Rounding a double to an integer gives the same result on every machine.
 inline std::uint32_t width_ppm(double width) {
   return static_cast<std::uint32_t>(std::clamp(std::llround(width * kPpm), 1LL, static_cast<long long>(kPpm)));
 }
 
-// Duration of a kernel on its share of the device: the launch cost, and the longer of computing and moving memory.
-// `bytes` replaces cost.bytes.
+// Duration of a kernel on its share of the device: cost.time if it is given. Otherwise the launch cost, and the longer
+// of computing and moving memory; `bytes` replaces cost.bytes.
 inline Picos kernel_time(const ComputeDescription& compute, const Cost& cost, std::uint64_t bytes) {
   if (cost.time > 0) return std::min(cost.time, kEndOfTime);
   const std::uint32_t width = width_ppm(cost.width);

@@ -14,7 +14,7 @@ namespace slip::sim {
 namespace {
 
 bool flag_reached(const Command& command) {
-  // acquire: sees everything that was written before the flag.
+  // acquire: ops after the wait see everything that was written before the flag.
   return runtime::ends_wait(__atomic_load_n(command.flag, __ATOMIC_ACQUIRE), command.value);
 }
 
@@ -226,7 +226,7 @@ bool Machine::step(Picos limit) {
   return true;
 }
 
-bool Machine::poll_flags() {
+bool Machine::poll_held() {
   bool any = false;
   std::erase_if(held_, [&](SimStream* stream) {
     if (!stream->commands.empty()) {
@@ -353,23 +353,23 @@ void Machine::begin(SimStream& stream, const Command& command) {
     case OpKind::kWriteValue:
       // release: a thread that sees the flag sees everything written before it.
       __atomic_store_n(command.flag, command.value, __ATOMIC_RELEASE);
-      poll_flags();
+      poll_held();
       break;
     default: break;
   }
   complete(stream);
 }
 
-// Whether the exchange has begun to move data, so that its command leaves the FIFO. The Performer runs without the
-// lock. Meanwhile other threads may add commands, which invalidates references to commands. Afterwards, other waiting
-// streams may be able to continue.
+// Advances the exchange. Returns whether it has begun to move data, so that its command leaves the FIFO. The Performer
+// runs without the lock. Meanwhile other threads may add commands, which invalidates references to commands.
+// Afterwards, other waiting streams may be able to continue.
 bool Machine::exchange_started(SimStream& stream) {
   Payload& payload = *stream.commands.front().payload;
   runtime::Exchange& exchange = *payload.exchange;
   if (payload.first_tried < 0) payload.first_tried = now();
   const bool moves = performer_.advance(exchange) || exchange.moves();
   if (!moves) hold(stream);
-  poll_flags();
+  poll_held();
   return moves;
 }
 
@@ -378,7 +378,7 @@ void Machine::continue_exchange(SimStream& stream) {
   const bool dead = !core || core->fault.set() || stream.failure.set();
   if (dead || performer_.advance(*stream.commands.front().payload->exchange)) return end_exchange(stream);
   hold(stream);
-  poll_flags();
+  poll_held();
 }
 
 void Machine::end_exchange(SimStream& stream) {
@@ -388,13 +388,13 @@ void Machine::end_exchange(SimStream& stream) {
   if (lost || stream.failure.set()) {
     const runtime::Failure cause = lost ? core->fault.value() : stream.failure.value();
     performer_.finish(stream, *command.payload, command.name, &cause);
-  } else if (core) {  // otherwise the process exits
+  } else if (core) {  // null: the device is closed, which with work left happens only if the process exits
     if (runtime::observed_by(stream.audience)) [[unlikely]]
       engines_.notify_run(stream);
     performer_.finish(stream, *command.payload, command.name, nullptr);
   }
   complete(stream);
-  poll_flags();
+  poll_held();
 }
 
 // Removes the first command of the stream, which is done or skipped, and makes the streams that waited for it runnable.

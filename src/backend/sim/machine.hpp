@@ -37,11 +37,12 @@ class Machine {
 
   // Streams may wait for something outside the simulation: flags in memory, exchanges, points of other Worlds or of
   // other backends. World polls these with the following functions.
-  bool poll_flags();                                   // polls flags and exchanges; true: some stream can continue
+  bool poll_held();                                    // polls flags and exchanges; true: some stream can continue
   std::vector<SimStream*> held_by(OpKind kind) const;  // the streams that wait in a command of this kind
   void release(SimStream& stream);  // World calls it when the point that the stream waits for is reached
 
-  // Marks the device as lost: pending commands end without effect.
+  // Fails all streams of a device that has a fault: their pending commands end without effect. REQUIRES: the fault is
+  // set in the DeviceCore.
   void fault(SimDevice& device, const runtime::Failure& failure);
 
  private:

@@ -33,9 +33,10 @@ struct Payload {
   Picos first_tried = -1;  // when the machine first tried to advance it; below 0: not yet
 };
 
-// Which FIFO of a hardware queue a command enters. Measured on an H200 with one connection: commands block only
-// commands for the same engine, so a queue has one FIFO per engine. A wait enters none: it only delays the next command
-// of its stream. Timed records, host functions and stream memory operations enter the FIFO that their stream used last
+// Which FIFO of a hardware queue a command enters. Measured on an H200 with one hardware queue
+// (CUDA_DEVICE_MAX_CONNECTIONS=1): commands block only commands for the same engine, so a queue has one FIFO per
+// engine. A wait, an allocation and a record without time enter none (kNone): a wait only delays the next command of
+// its stream. Timed records, host functions and stream memory operations enter the FIFO that their stream used last
 // (kLast).
 enum class Fifo : std::uint8_t { kCompute, kIn, kOut, kLast, kNone };
 inline constexpr std::size_t kFifos = 3;
@@ -56,10 +57,12 @@ struct Command {  // NOLINT(cppcoreguidelines-pro-type-member-init): one member 
   std::uint32_t value = 0;         // compute: width in ppm; kWaitValue, kWriteValue: the value
   std::uint16_t from = 0, to = 0;  // copies: device indices
   bool pageable = false;
-  bool soft = false;         // in the legacy stream: waits for blocking streams, which do not wait for it
-  Picos issued = 0;          // when the host issued it; complete() overwrites it with the time when the command ended
-  std::uint64_t amount = 0;  // compute: picoseconds at full rate; copies: bytes; kWait: the position waited for
-  std::uint64_t epoch = 0;   // see SimDevice::pending
+  bool soft = false;  // in the legacy stream: waits for blocking streams, which do not wait for it
+  Picos issued = 0;   // when the host issued it; complete() overwrites it with the time when the command ended
+  // Compute: picoseconds at full rate. Copies: bytes. kHost: picoseconds; 0: HostDescription::callback. kWait: the
+  // position waited for.
+  std::uint64_t amount = 0;
+  std::uint64_t epoch = 0;  // see SimDevice::pending
   Name name = {};
   union {
     runtime::StreamState* target = nullptr;  // kWait
@@ -71,7 +74,7 @@ struct Command {  // NOLINT(cppcoreguidelines-pro-type-member-init): one member 
 };
 
 // The state of the first command of a stream. kIdle: not started. kWaiting: it waits for an engine. kWireKernel: see
-// Engines::start_wire_kernel().
+// Engines::start_wire_kernel(). kLatency, kFlow: a copy waits for the latency of its route; then its bytes move.
 enum class Stage : std::uint8_t { kIdle, kWaiting, kCompute, kWireKernel, kCallback, kLatency, kFlow, kExchange };
 
 struct SimStream : runtime::StreamState {
@@ -80,8 +83,9 @@ struct SimStream : runtime::StreamState {
   // `machine` is also read by other Worlds, to find out whether a stream belongs to them.
   std::atomic<Machine*> machine{nullptr};
   SimDevice* device = nullptr;
-  bool is_legacy = false, is_blocking = false, closing = false;
+  bool is_legacy = false, is_blocking = false;
   bool closed = true;    // submissions are refused
+  bool closing = false;  // closed, and its last command has not ended
   bool is_wire = false;  // see StreamSpec
   std::int32_t queue = 0;
   Fifo last_fifo = Fifo::kCompute;
@@ -111,7 +115,8 @@ struct SimStream : runtime::StreamState {
   SimStream *wait_before = nullptr, *wait_after = nullptr;    // neighbours in the list of waiters of `waiting_on`
   SimStream *first_waiter = nullptr, *last_waiter = nullptr;  // streams that wait for this one, by position
 
-  // The dependencies on the legacy stream that were already reported to observers.
+  // The barriers that were already reported to observers: this stream waits for the legacy commands of the epochs up to
+  // notified_epoch; the legacy stream waits for this stream's commands up to notified_position.
   std::uint64_t notified_epoch = 0, notified_position = 0;
 };
 
@@ -149,12 +154,12 @@ struct SimDevice {
   std::vector<HardwareQueue> queues;
   std::uint32_t next_queue = 0;
 
-  // The commands of the legacy stream divide those of the blocking streams into epochs. Epoch e has the commands that
-  // were issued after e legacy commands, and pending[e] counts those of them that are unfinished. Legacy command e+1
-  // waits until pending[e] is 0, and a command of epoch e waits for legacy command e.
+  // The commands of the legacy stream, except soft ones, divide those of the blocking streams into epochs. Epoch e has
+  // the commands that were issued after e legacy commands, and pending[e] counts those of them that are unfinished.
+  // Legacy command e+1 waits until pending[e] is 0, and a command of epoch e waits for legacy command e.
   Ring<std::uint64_t> pending;
   std::uint64_t legacy_issued = 0, legacy_done = 0;
-  std::uint64_t legacy_end = 0;    // position of the last legacy command, for observers
+  std::uint64_t legacy_end = 0;    // position of the last legacy command that is not soft, for observers
   std::vector<SimStream*> barred;  // blocking streams that wait for the legacy stream
 
   // Compute: kernels run concurrently while the sum of their widths fits. `progress` is the work, in picoseconds x
@@ -166,11 +171,11 @@ struct SimDevice {
   U128 progress = 0;
   Picos progress_at = 0;
   std::uint64_t full_rate = 1, slow_rate = 1;
-  int copies = 0;  // running copies that read or write this device's memory
-  // Streams of those copies, after their latency. Maintained only if kernels slow copies down.
+  int copies = 0;  // running copies that read or write this device's memory, and running kernels of exchanges
+  // Streams of these copies, after their latency. Maintained only if kernels slow copies down.
   std::vector<SimStream*> flowing;
 
-  std::array<SerialEngine, 2> copy;  // in, out
+  std::array<SerialEngine, 2> copy;  // in, out; a device with one copy engine uses the first for both directions
   SerialEngine callback;
 };
 

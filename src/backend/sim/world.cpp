@@ -237,7 +237,7 @@ bool World::drive(std::span<const Target> targets, std::size_t& first, std::int6
 bool World::poll_exchanges() {
   for (SimStream* stream : machine_.held_by(OpKind::kExchange))
     static_cast<void>(advance(*stream->commands.front().payload->exchange));
-  return machine_.poll_flags();
+  return machine_.poll_held();
 }
 
 // Polls everything outside the simulation that streams wait for. REQUIRES: this thread set driving_. Releases the lock

@@ -26,12 +26,13 @@ struct Task {
 
   std::uint64_t block() const { return call.block_bytes(); }
   bool is_root() const { return rank == call.root; }
+  // kPreMulSum: a rank multiplies its input by its factor when it copies or reduces the input, not when it sends it.
   bool scales() const { return reduces(call.kind) && call.op == ReduceOp::kPreMulSum; }
   // Positions on the ring, modulo nranks.
   std::size_t wrapped(int position) const { return static_cast<std::size_t>((position % nranks + nranks) % nranks); }
   int position() const { return graph->position[static_cast<std::size_t>(rank)]; }
   int root_position() const { return graph->position[static_cast<std::size_t>(call.root)]; }
-  int at(int position) const { return graph->order[wrapped(position)]; }  // the rank there
+  int at(int position) const { return graph->order[wrapped(position)]; }  // the rank at the position
   int next() const { return at(position() + 1); }
   int previous() const { return at(position() - 1); }
   struct Span {  // in bytes
@@ -61,7 +62,9 @@ extern const ProgramWriter kRingLoops, kRingBroadcast, kRingReduce, kTrees, kDou
 struct Schedule {
   Algorithm algorithm;
   Collective kind;
-  bool rank_order;  // values are reduced in the order of the ranks (or not at all), so results are always bitwise equal
+  // Values are reduced in the order of the ranks, or not at all. So the bits of the result do not depend on the size of
+  // the call, the algorithm or the placement of the ranks.
+  bool rank_order;
   bool by_channels;  // the call may use several channels, each with its own graph and a share of the data
   const ProgramWriter* program;
 };

@@ -48,7 +48,7 @@ void write_all_reduce(const Task& task, std::uint64_t, Program& program) {
     program.send(partner, value, bytes);
     program.receive(partner, incoming, bytes);
     program.received(partner);
-    if (round == last) {  // if the call is in place, the next step overwrites the input, so its sends must be done
+    if (round == last) {  // if the call is in place, reduce() below overwrites the input, so all sends must be done
       for (int past = 0; past <= last; ++past) program.sent(task.at(own ^ (1 << past)));
     }
     program.reduce(sum, own < other ? value : incoming, own < other ? incoming : value, bytes, round == last);

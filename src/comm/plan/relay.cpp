@@ -1,15 +1,16 @@
 // The relay algorithm: all_to_all between hosts with few messages. A rail is the set of network ports (nets) that have
 // the same number on all hosts. Each message takes up to three steps:
-//   hand over   The ranks of a host send their blocks for a rank of another host to one rank of their own host, the
-//               relay. The relay is near the net on the receiver's rail.
+//   hand over   The ranks of a host send their blocks for one receiver, a rank of another host, to one rank of their
+//               own host, the relay. The relay is near the net on the receiver's rail.
 //   between     The relay sends all these blocks as one message. The receiver copies them to its output.
 //   forward     If the receiver's own path would overload the PCI switch of the net, another rank receives the message.
 //               That rank is on the receiver's host and forwards the message to the receiver.
 // CommGraph::relays names the relay and the receiving rank of each message.
 //
-// Each link carries the blocks handed over first, then the messages between hosts, then the forwarded messages. If a
-// link carries several messages of one kind, they go in rounds: in each round every rank sends and receives one. So no
-// rank waits for room on a link whose other end has not begun to receive.
+// A link is the connection between two ranks. Messages of the three steps use a link in the order of the steps; blocks
+// between ranks of one host belong to the second step. If a link carries several messages of one step, they go in
+// rounds: in each round every rank sends one message on each of its links and receives one from each. So no rank waits
+// for room on a link whose other end has not begun to receive.
 #include <algorithm>
 
 #include "comm/plan/algorithm.hpp"
@@ -101,25 +102,24 @@ class RelayProgram {
 
  private:
   struct HandOver {
-    int rank = 0;         // the other rank of this host
-    std::vector<int> to;  // the receivers of the blocks
+    int rank = 0;         // the other rank
+    std::vector<int> to;  // the receivers of the blocks; empty if that rank is on another host
   };
   struct Link {
     int peer = 0;
     std::vector<BlockMessage> messages;  // in the order in which they are sent
   };
 
-  // `lands`: messages are received in scratch memory, because the call is in place.
-  void add_link(std::vector<Link>& links, int peer, std::vector<BlockMessage> messages, bool lands) {
+  // `into_scratch`: all messages are received in scratch memory, because the call is in place.
+  void add_link(std::vector<Link>& links, int peer, std::vector<BlockMessage> messages, bool into_scratch) {
     if (messages.empty()) return;
     for (BlockMessage& one : messages) {
       one.peer = peer;
-      if (one.is_joint() || lands || (&links == &in_ && one.to != task_.rank)) keep(one);
+      if (one.is_joint() || into_scratch || (&links == &in_ && one.to != task_.rank)) reserve_scratch(one);
     }
     links.push_back({peer, std::move(messages)});
   }
-  // Reserves scratch memory for the message.
-  void keep(BlockMessage& one) {
+  void reserve_scratch(BlockMessage& one) {
     one.in_scratch = true;
     one.scratch = scratch_;
     scratch_ += one.from.size() * task_.chunk_bytes;
@@ -243,7 +243,7 @@ class RelayProgram {
     for (const Link& link : forward_in_) program.received(link.peer);
   }
 
-  // Copies the blocks of a message for this rank from scratch memory to the output.
+  // If the message is for this rank and was received in scratch memory, copies its blocks to the output.
   void scatter(const BlockMessage& one, const Span& chunk, Program& program) const {
     for (std::size_t i = 0; one.in_scratch && one.to == task_.rank && i < one.from.size(); ++i)
       program.copy(output(one.from[i], chunk), part(one, i, chunk), chunk.bytes);

@@ -14,10 +14,10 @@ namespace {
 // starts early. The direct all_reduce cuts a chunk into one slice for each rank.
 constexpr std::uint64_t kChunkBytes = 512 << 10, kDirectChunkBytes = 1 << 20, kSliceBytes = 512 << 10;
 
-constexpr double kReduceGbps = kMemoryGbps / 3;  // reads two values, writes one
+constexpr double kReduceGbps = kMemoryGbps / 3;  // of the result: for each value a core reads two and writes one
 
 // A relay holds one chunk of each rank of its host for each receiver that it relays to: about one chunk for each rank
-// of the communicator. kRelayBytes limits their sum.
+// of the communicator. kRelayBytes limits their sum, except that a chunk never gets smaller than kMinRelayChunk.
 constexpr std::uint64_t kRelayBytes = 16 << 20, kMinRelayChunk = 16 << 10;
 
 std::uint64_t relay_chunk_bytes(int nranks) {
@@ -36,9 +36,10 @@ constexpr std::uint64_t kMinShare = 512 << 10;  // bytes of a channel: with fewe
 // The time in microseconds of an all_to_all on the busiest link of the topology. See AllToAllLoads.
 double on_link(double load, std::uint64_t bytes) { return load * static_cast<double>(bytes) / 1e3; }
 
-// The time through relays, in microseconds. A relay sends one message to each of its receivers. All blocks for other
-// hosts are copied twice more within a host. If the topology is known, its busiest link within a host may take longer
-// than these copies. The three steps of the relay algorithm follow each other in each chunk.
+// The time through relays, in microseconds; infinity if no rank can relay for another one of its host. A relay sends
+// one message to each of its receivers. All blocks for other hosts are copied twice more within a host. If the topology
+// is known, its busiest link within a host may take longer than these copies. The three steps of the relay algorithm
+// follow each other in each chunk.
 double relayed_us(std::uint64_t bytes, const TuningInputs& tuning) {
   if (tuning.hosts < 2 || tuning.hosts == tuning.nranks) return std::numeric_limits<double>::infinity();
   const LinkRates& rates = tuning.rates;
@@ -113,10 +114,10 @@ ScheduleChoice choose(const Call& call, const TuningInputs& tuning, Algorithm wa
   }
   choice.chunk_bytes = chunk_bytes(*choice.schedule, nranks);
   if (choice.schedule->by_channels) {
-    const auto worth = static_cast<int>(std::min<std::uint64_t>(call.block_bytes() / kMinShare, 1000));
-    choice.channels = std::clamp(worth, tuning.min_channels, tuning.max_channels);
-    // A multiple of the rails, so that each channel has its own connection on one rail. Other numbers are striped over
-    // all rails, which needs one more set of connections.
+    const auto by_size = static_cast<int>(std::min<std::uint64_t>(call.block_bytes() / kMinShare, 1000));
+    choice.channels = std::clamp(by_size, tuning.min_channels, tuning.max_channels);
+    // Rounds down to a multiple of the rails, so that each channel is bound to one rail. Otherwise the channels would
+    // be striped over all rails, which needs one more set of connections (see LinkRails).
     const int rest = choice.channels % tuning.rails;
     if (choice.channels > tuning.rails && choice.channels - rest >= tuning.min_channels) choice.channels -= rest;
   }

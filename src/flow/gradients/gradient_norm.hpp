@@ -1,6 +1,6 @@
 // GradientNorm: the norm of all gradients, and clipping by it. It sums the squares of each parameter, and then adds
-// these sums in the order of the parameters' numbers. So the bits do not depend on the buckets. The sums are computed
-// in a stream of their own as calls end.
+// these sums in the order of the parameters' numbers. So the bits do not depend on the buckets. A stream of its own
+// computes the sums of a parameter when the parameter's last call has ended.
 #pragma once
 
 #include "flow/gradients/gradient_step.hpp"
@@ -17,8 +17,9 @@ class GradientNorm {
   void follow(const GradientStep& step, std::uint32_t first_call, std::uint32_t end_call, Here here);
   // Clipping takes three calls, so that the norm may be of several Gradients objects:
   // await(): `stream` waits for the sums.
-  // total(): multiplies the sum of the sums by `share`, and writes it to `total` or adds it.
-  // scale(): scales the gradients by the norm in the final `total`. Later waits of the step wait for the scaling.
+  // total(): multiplies the sum of the squares by `share`. Writes the result to `total` or adds it there.
+  // scale(): computes the norm, the root of `total`. If it is above `max_norm`, scales the gradients down to it. Later
+  // waits of the step wait for the scaling.
   enum class Total : std::uint8_t { kSet, kAdd };
   void await(const GradientStep& step, StreamRef stream, GradientClock& clock, Here here);
   void total(Range total, Total how, double share, StreamRef stream, Here here);
@@ -37,9 +38,10 @@ class GradientNorm {
   Stream stream_;
   Buffer squares_;  // a double for each parameter
   Buffer parts_;    // partial sums of one parameter, on a GPU
-  Buffer totals_;   // the factor, and the total of squares
+  Buffer totals_;   // two doubles: the factor for the gradients, and the total of squares
   Buffer norm_;     // pinned, for the program
-  Event scaled_, summed_;
+  Event summed_;    // the sums of the step are computed
+  Event scaled_;    // the gradients of the step are scaled
 };
 
 }  // namespace slip::flow

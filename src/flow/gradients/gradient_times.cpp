@@ -9,6 +9,7 @@ namespace {
 
 Picos since(const TimedEvent& end, const TimedEvent& start) { return Picos{(end - start).count()} * 1000; }
 
+// The chain of the stream that waits. The first wait of a stream adds its chain.
 StepAnalysis::Chain& chain_of(const GradientTimes& times, const GradientTimes::WaitTimes& wait,
                               StepAnalysis& analysis) {
   const auto known = std::find_if(analysis.chains.begin(), analysis.chains.end(),
@@ -21,6 +22,7 @@ StepAnalysis::Chain& chain_of(const GradientTimes& times, const GradientTimes::W
   return analysis.chains.emplace_back(StepAnalysis::Chain{wait.stream, last_gradient, wait.reached, wait.reached, 0});
 }
 
+// A stream would have used the parameter at `due`. The earliest use counts.
 void note_need(StepAnalysis& analysis, std::size_t parameter, Picos due) {
   Picos& needed = analysis.needed[parameter];
   needed = analysis.known[parameter] ? std::min(needed, due) : due;
@@ -163,12 +165,12 @@ void analyze_step(const GradientTimes& times, StepAnalysis& analysis) {
   Picos last = analysis.backward_end;
   for (const GradientTimes::WaitTimes& wait : times.waits) {
     StepAnalysis::Chain& chain = chain_of(times, wait, analysis);
-    const Picos went_on = std::min(wait.left, std::max(wait.reached, times.ends[wait.call]));
+    const Picos stall_end = std::min(wait.left, std::max(wait.reached, times.ends[wait.call]));
     chain.due = std::max(chain.due + (wait.reached - chain.left), analysis.backward_end);
-    chain.left = went_on;
+    chain.left = stall_end;
     const bool in_backward = wait.reached < chain.last_gradient;
     const Picos from = in_backward ? wait.reached : std::max(wait.reached, analysis.backward_end);
-    analysis.stalls.push_back({from, std::max<Picos>(0, went_on - from)});
+    analysis.stalls.push_back({from, std::max<Picos>(0, stall_end - from)});
     chain.stalled += analysis.stalls.back().time;
     if (wait.parameter == GradientTimes::kAll) {
       for (std::size_t i = 0; i < analysis.needed.size(); ++i) note_need(analysis, i, chain.due);

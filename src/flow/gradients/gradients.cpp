@@ -18,9 +18,10 @@
 namespace slip {
 namespace {
 
-// Memory of objects that were destroyed on a GPU with several ranks in this process (gradient_set.hpp). The rank that
-// frees cannot know which calls the other ranks have made meanwhile, so the memory is kept until the next seal(). Any
-// thread may add to it or free it. Never destroyed: at exit the CUDA runtime may be shut down already.
+// Memory of destroyed Gradients objects on GPUs, if several ranks are in this process. Freeing it waits until the GPU
+// is idle, and a kernel there may wait for this rank (gradient_set.hpp). The destructor cannot know which calls the
+// other ranks have made, so the memory is kept until the next seal(). Any thread may add to it or free it. Never
+// destroyed: at exit the CUDA runtime may be shut down already.
 struct Retired {
   base::Mutex mutex;
   std::vector<Buffer> memory SLIP_GUARDED_BY(mutex);
@@ -56,7 +57,7 @@ struct Gradients::State {
   void note_ready(std::uint32_t parameter, StreamRef stream, const char* call, Here here);
   void end_step(Here here);
   bool can_clip(double max_norm, Here here) const;
-  bool shares_gpu() const;
+  bool has_gpu_rank_beside() const;
   void retire_memory();
   void set_memory(StreamRef stream, Here here);
   void lay_out_anew(const std::vector<std::uint32_t>& order, Here here);
@@ -79,7 +80,7 @@ struct Gradients::State {
   flow::ParameterList parameters;
   const int exceptions = std::uncaught_exceptions();  // in flight when this object was made
 
-  // From seal() on.
+  // Set by seal().
   flow::GradientLayout layout;
   SharedBuffer memory, scratch;
   std::optional<flow::GradientStep> step;
@@ -104,8 +105,8 @@ Gradients::State::State(Communicator communicator, const Device& on, GradientOpt
 
 Gradients::State::~State() {
   if (!step) return;
-  // If this rank leaves in the middle of a step, or by an exception, the other ranks would wait for calls that it never
-  // makes.
+  // If the object is destroyed in the middle of a step or by an exception, the other ranks would wait for calls that
+  // this rank never makes.
   const bool gives_up =
       std::uncaught_exceptions() > exceptions || (!step->ended() && !count.captured && count.paused == 0);
   const auto notify_others = [&](ErrorCode code, const std::string& what) {
@@ -114,14 +115,14 @@ Gradients::State::~State() {
   if (gives_up) notify_others(ErrorCode::kAborted, fmt::format("it gave up in step {}", count.steps));
   try {
     step->stream().sync();
-  } catch (const Error& error) {  // the stream reported it to its waiters already
+  } catch (const Error& error) {  // a destructor cannot throw it; streams that wait for this one fail with it
     notify_others(error.code(), error.what());
   }
-  if (shares_gpu()) retire_memory();
+  if (has_gpu_rank_beside()) retire_memory();
 }
 
 // Whether another rank of the communicator is in this process, on a GPU.
-bool Gradients::State::shares_gpu() const {
+bool Gradients::State::has_gpu_rank_beside() const {
   if (!flow::on_gpu(device)) return false;
   const std::vector<transport::Placement>& places = comm.state_->bootstrap.placements();
   const auto own = static_cast<std::size_t>(comm.rank());
@@ -194,7 +195,7 @@ void Gradients::State::set_memory(StreamRef stream, Here here) {
   stream.sync(here);
 }
 
-// Moves the gradients, with their values, to memory in this order of parameters.
+// Moves the gradients, with their values, to new memory that has this order of parameters.
 void Gradients::State::lay_out_anew(const std::vector<std::uint32_t>& order, Here here) {
   flow::GradientLayout next(parameters, order);
   if (next.order() == layout.order()) return;
@@ -210,7 +211,7 @@ void Gradients::State::lay_out_anew(const std::vector<std::uint32_t>& order, Her
     }
     stream.sync(here);
   }
-  flow::meet_on_gpu(comm, device, here);  // all ranks have freed the memory before
+  flow::meet_on_gpu(comm, device, here);  // returns when all ranks have freed their old memory
 }
 
 void Gradients::State::adopt(BucketPlan next, Here here) {
@@ -285,7 +286,8 @@ void Gradients::State::end_step(Here here) {
 
 Gradients::Gradients(Communicator& comm, const Device& device, GradientOptions options, Here here) {
   if (options.check_every < 0)
-    base::fail(ErrorCode::kInvalidValue, here, "gradients: a check every {} steps", options.check_every);
+    base::fail(ErrorCode::kInvalidValue, here, "gradients: check_every is {}: it must not be negative",
+               options.check_every);
   if (options.hook && options.compression != Compression::kNone)
     throw Error(ErrorCode::kInvalidValue, "gradients: a hook takes the place of compression; ask for one of them",
                 here);
@@ -340,10 +342,15 @@ void Gradients::wait(ParameterId parameter, StreamRef stream, Here here) {
 bool Gradients::State::can_clip(double max_norm, Here here) const {
   require_sealed("clip_norm()", here);
   if (!norm) throw Error(ErrorCode::kInvalidValue, "gradients: clip_norm() without options.norm", here);
-  if (!(max_norm > 0)) base::fail(ErrorCode::kInvalidValue, here, "gradients: a norm of at most {}", max_norm);
+  if (!(max_norm > 0))
+    base::fail(ErrorCode::kInvalidValue, here, "gradients: clip_norm() with max_norm {}: it must be positive",
+               max_norm);
   if (count.paused > 0) return false;
+  if (step->ended())
+    throw Error(ErrorCode::kNotReady, "gradients: clip_norm() waits for the gradients of a step, and none has begun",
+                here);
   const auto last = static_cast<std::uint32_t>(step->calls() - 1);
-  if (step->ended() || !step->is_made(last))
+  if (!step->is_made(last))
     base::fail(ErrorCode::kNotReady, here, "gradients: clip_norm() waits for parameter {}", step->missing(last));
   return true;
 }
@@ -396,10 +403,10 @@ std::optional<GradientReport> Gradients::report() const {
   if (!state_->sealed()) return std::nullopt;
   flow::GradientTimes times;
   for (const int ago : {1, 0}) {  // prefers the previous step: its length is known, because the current step follows it
-    const bool ends_here = ago == 0 && !state_->step->ended();
+    const bool unfinished = ago == 0 && !state_->step->ended();
     // A step that has not ended is not counted yet.
     const std::uint64_t back = static_cast<std::uint64_t>(ago) - (state_->step->ended() ? 0 : 1);
-    if (ends_here || back >= state_->count.steps_of_plan || !state_->clock->look(ago, times)) continue;
+    if (unfinished || back >= state_->count.steps_of_plan || !state_->clock->look(ago, times)) continue;
     GradientReport report = flow::report_of(
         times, [&](std::uint32_t parameter) { return state_->step->calls_of(parameter); }, state_->plan, cost());
     for (std::uint32_t call = 0; call < report.buckets.size(); ++call)

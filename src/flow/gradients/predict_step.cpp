@@ -50,7 +50,7 @@ class StepSimulation {
     }
   }
 
-  // Records the step in `clock`. Timed events take host time on most simulated devices.
+  // run() then records the step in `clock`. Optional, because timed events take host time on most simulated devices.
   void record(GradientClock& clock) { clock_ = &clock; }
   std::span<const std::uint32_t> calls_of(std::uint32_t gradient) const { return calls_of_[gradient]; }
 
@@ -84,11 +84,11 @@ class StepSimulation {
     return order;
   }
 
-  // Gradients arrive in order; each call is issued right after its last gradient, since hardware queues keep the order
-  // of issue.
+  // Issues the kernels up to each gradient, in the order of arrival, and each call right after its last gradient. If
+  // the call were issued later, it would be behind the next kernels in a shared hardware queue.
   void backward() {
     arrived_.resize(profile_.gradients.size());
-    std::vector<bool> there(profile_.gradients.size());
+    std::vector<bool> has_arrived(profile_.gradients.size());
     Picos now = 0;
     std::size_t next = 0;
     for (const std::uint32_t gradient : ordered_by(&GradientProfile::Gradient::arrival)) {
@@ -97,8 +97,8 @@ class StepSimulation {
       now = std::max(now, arrival);
       compute_.record(arrived_[gradient], here_);
       if (clock_) clock_->arrived(gradient, compute_, here_);
-      there[gradient] = true;
-      for (; next < plan_.buckets.size() && has_come(next, there); ++next)
+      has_arrived[gradient] = true;
+      for (; next < plan_.buckets.size() && is_complete(next, has_arrived); ++next)
         reduce(next, policy_ == OverlapPolicy::kInCompute ? compute_ : network_);
     }
     compute(kBackward, profile_.backward_end - now, "backward end");
@@ -108,8 +108,9 @@ class StepSimulation {
     return static_cast<std::size_t>(&gradient - profile_.gradients.data());
   }
 
-  bool has_come(std::size_t call, const std::vector<bool>& there) const {
-    return std::ranges::all_of(gradients_of_[call], [&](const auto& gradient) { return there[index_of(gradient)]; });
+  bool is_complete(std::size_t call, const std::vector<bool>& has_arrived) const {
+    return std::ranges::all_of(gradients_of_[call],
+                               [&](const auto& gradient) { return has_arrived[index_of(gradient)]; });
   }
 
   void reduce(std::size_t call, StreamRef stream) {
@@ -151,13 +152,15 @@ class StepSimulation {
   Picos compute_time_ = 0, communication_ = 0;
 };
 
-// Maximum numbers of machines to simulate, which limit the host time. With eight GPUs in a machine, a ring takes 1 s
-// for four machines and 10 s for eight; a tree takes 0.5 s for eight.
+// Maximum numbers of machines to simulate. They limit how long the host simulates: with eight GPUs in a machine, 1 s
+// for a ring of four machines, 10 s for a ring of eight, and 0.5 s for a tree of eight.
 constexpr int kSimulatedRing = 4, kSimulatedTree = 8;
-constexpr int kMaxPlanned = 4096;  // ranks of a plan, which has up to topo::kMaxCopies of the machines
+constexpr int kMaxPlanned = 4096;  // maximum number of ranks in a ChannelPlan, for up to topo::kMaxCopies copies
+// Sizes of the simulated calls, in bytes.
 constexpr std::uint64_t kSizes[] = {std::uint64_t{1} << 14, std::uint64_t{1} << 18, std::uint64_t{1} << 22,
                                     std::uint64_t{1} << 25};
-// The model costs nothing, and its choice of algorithm and protocol changes with the size.
+// Sizes for which the cost model is evaluated, in bytes: all powers of two in this range, because the model is fast and
+// its choice of algorithm and protocol changes with the size.
 constexpr std::uint64_t kMinModelled = std::uint64_t{1} << 12, kMaxModelled = std::uint64_t{1} << 32;
 
 bool has_gpus(const TopoSystem& machine) {

@@ -54,7 +54,8 @@ SocketAddress rendezvous_address(const std::string& rule, const std::string& pre
 }
 
 // Holds a free port without listening at it. Rank 0 can still listen there, because both sockets have SO_REUSEADDR. The
-// kernel gives the port to no other process, and neither does SLIP_PORTS while that range has another free port.
+// kernel gives the port to no socket that asks for any free port. A listener that takes a port of SLIP_PORTS uses this
+// one only if no other port of the range is free.
 class PortReservation {
  public:
   PortReservation(const SocketAddress& address, const base::PortRange& ports);  // throws kIo
@@ -109,6 +110,8 @@ OwnedDescriptor take_standard(int number, int flags) {
   return taken;
 }
 
+// `slip agent`: runs the ranks of one host for the launcher. It handles the launcher's frames (agent_channel.hpp), and
+// sends the output and the exits of the ranks. If the launcher is lost, it ends the ranks. One thread.
 class Agent : base::NoCopy {
  public:
   explicit Agent(const AgentOptions& options)
@@ -177,12 +180,12 @@ class Agent : base::NoCopy {
     }
   }
 
-  // Checks everything that may be wrong on this host: no rank of the job has started yet, on any host.
+  // Checks what may prevent the job on this host, while no rank of the job has started yet on any host.
   void accept(const std::string& body) {
     job_ = AgentJob::parse(body);
     if (!job_) return refuse(fmt::format("its agent cannot read the description of the job ({} bytes)", body.size()));
     silence_ns_ = job_->silence_ns;
-    next_heartbeat_ns_ = 0;  // it was planned with another limit
+    next_heartbeat_ns_ = 0;  // send one now: the time of the next one was set with kFirstSilenceNs
     std::error_code error;
     if (!std::filesystem::is_directory(job_->directory, error))
       return refuse(
@@ -268,7 +271,7 @@ class Agent : base::NoCopy {
   }
 
   void end_ranks(int number) {
-    if (!started_) refused_ = true;  // nothing is left to do
+    if (!started_) refused_ = true;  // without ranks, the agent has nothing left to do and exits
     if (ranks_) ranks_->end_all(number);
   }
 
@@ -311,8 +314,9 @@ class Agent : base::NoCopy {
   std::optional<PortReservation> port_;
   std::vector<OutputPipe> outputs_;
   std::int64_t silence_ns_ = kFirstSilenceNs, heard_ns_ = 0, next_heartbeat_ns_ = 0;
-  bool started_ = false, refused_ = false, paused_ = false, lost_ = false;
-  bool complete_ = false;  // all ranks have ended, and the last frame is in the channel
+  // started_: kStart was handled. refused_: the job does not run here. lost_: the launcher is gone.
+  // complete_: all ranks have ended, and the last frame is in the channel.
+  bool started_ = false, refused_ = false, paused_ = false, lost_ = false, complete_ = false;
 };
 
 }  // namespace

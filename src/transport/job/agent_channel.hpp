@@ -52,15 +52,17 @@ enum class AgentFrameKind : std::uint16_t {
 struct AgentFrame {
   AgentFrameKind kind{};
   std::int32_t rank = 0;
-  std::int32_t value = 0;  // kOutput: 1 or 2, the stream; kExit: the status or signal; kSignal: its number
-  bool exited = false;     // kExit: the rank ended with a status
+  // kAddress: the port. kOutput: 1 or 2, the stream. kNotStarted: the errno. kExit: the status, or the number of the
+  // signal. kSignal: the number of the signal.
+  std::int32_t value = 0;
+  bool exited = false;  // kExit: the rank ended with a status, not by a signal
   std::string body = {};
 };
 
 class AgentChannel {
  public:
   enum class Side { kLauncher, kAgent };
-  // Takes both descriptors and makes them non-blocking. They may be the same one.
+  // Takes both descriptors and makes them non-blocking. If `out` is empty, `in` is a socket for both directions.
   AgentChannel(Side side, OwnedDescriptor in, OwnedDescriptor out);
 
   void send(const AgentFrame& frame);
@@ -78,7 +80,7 @@ class AgentChannel {
  private:
   bool skip_to_mark();
 
-  OwnedDescriptor in_, out_;  // out_ is empty if both are the same
+  OwnedDescriptor in_, out_;  // out_ is empty if in_ serves both directions
   bool marked_ = false;       // the mark has arrived; always true for the agent
   bool ended_ = false;
   std::string incoming_, outgoing_, noise_;
@@ -117,8 +119,9 @@ class BodyReader {
 // The body of kReady.
 struct AgentHello {
   std::uint32_t protocol = kAgentProtocol;
-  std::string version = {};                   // of the agent's slip
-  std::string from_host = {}, own_host = {};  // both ends of the ssh connection; empty without ssh
+  std::string version = {};  // of the agent's slip
+  // The addresses of the launcher and of this host in the ssh connection; empty without ssh.
+  std::string from_host = {}, own_host = {};
   std::string body() const;
   static std::optional<AgentHello> parse(std::string_view body);
 };

@@ -116,7 +116,7 @@ namespace {
 
 // Signals that this process ignores (under nohup, or in the background of a shell) are not read from the signalfd. If
 // they were blocked, the signalfd would report them although they are ignored. The ranks ignore them, too, so they
-// would not end on such a signal and would have to be killed.
+// would not end when the launcher passed such a signal on, and would have to be killed.
 bool ignored(int number) {
   struct sigaction action {};
   return ::sigaction(number, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;

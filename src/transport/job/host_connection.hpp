@@ -1,8 +1,8 @@
 // RemoteShell: the command that runs a program on another host, usually ssh, and explanations of its failures.
 //
 // HostConnection: the launcher's connection to the agent on one host. It owns the process of the remote shell,
-// exchanges frames with the agent, and keeps the shell's error output. One thread uses it. It does not block, except
-// give_up(), which waits for a killed process.
+// exchanges frames with the agent, and keeps the shell's error output. One thread uses it. No call waits for the other
+// host: connect() waits until the shell runs, and give_up() until the killed shell has ended.
 #pragma once
 
 #include <poll.h>
@@ -29,10 +29,11 @@ std::vector<std::string> split_words(std::string_view line);
 class RemoteShell {
  public:
   // `command`: as in --ssh, for example "ssh -p 2222" or "kubectl exec -i {host} --". Throws kInvalidValue if it is
-  // empty.
+  // empty or has an open quote.
   RemoteShell(std::string_view command, std::chrono::milliseconds connect_timeout);
 
-  // The command line that runs `program agent` on the host. The host replaces {host}; without {host} it is appended.
+  // The command line that runs `program agent` on the host. The name of the host replaces {host}; if the command has no
+  // {host}, the name is appended.
   // For ssh, options are added: never ask for a password, and stop after the timeout. They follow the options of the
   // user, which therefore take precedence.
   std::vector<std::string> agent_command(const std::string& host, const std::string& program) const;
@@ -42,7 +43,7 @@ class RemoteShell {
   const std::string& name() const { return words_.front(); }
 
  private:
-  std::string to_try(const std::string& host) const;  // "ssh -p 2222 b"
+  std::string to_try(const std::string& host) const;  // the command for an advice to the user: "ssh -p 2222 b"
 
   std::vector<std::string> words_;
   bool is_ssh_ = false;
@@ -51,20 +52,22 @@ class RemoteShell {
 
 class HostConnection : base::NoCopy {
  public:
-  // `host`: a name, see HostRanks. `program`: slip on that host; empty: tries the path of this program, then "slip"
-  // in the PATH there. `host` and `shell` must outlive the connection.
+  // `host`: a name, see HostRanks. `program`: the path of slip on that host. If it is empty, tries the path of this
+  // program, then "slip" in the PATH there. Ignored if the host is this one. `host` and `shell` must outlive the
+  // connection.
   HostConnection(const std::string& host, const RemoteShell& shell, const std::string& program);
   ~HostConnection();  // kills the shell if it still runs
 
-  // Starts the shell, or the agent itself if the host is this one. Throws kIo. If can_try_again(), another call tries
-  // the next program.
+  // Starts the shell, or the agent itself if the host is this one. `mask`: the signals that are blocked in that
+  // process. Throws kIo. If can_try_again(), another call tries the next program.
   void connect(const sigset_t& mask);
-  bool can_try_again() const;  // the shell ended, because the program was not found
+  bool can_try_again() const;  // the shell ended, because the program was not found, and another one is left to try
 
   // `frames` false: reads no frames, because the launcher has no room for more output.
   void watch(std::vector<pollfd>& watched, bool frames) const;
-  void read(bool frames);            // also the standard error and the exit status of the shell
-  std::optional<AgentFrame> next();  // a frame that has arrived
+  // Reads the shell's standard error and exit status, and, if `frames`, the bytes of frames.
+  void read(bool frames);
+  std::optional<AgentFrame> next();  // a frame that read() has received
   void send(const AgentFrame& frame) { channel_->send(frame); }
   void flush() { channel_->flush(); }
   bool has_unsent() const { return channel_->unsent() > 0; }
@@ -91,10 +94,10 @@ class HostConnection : base::NoCopy {
   pid_t pid_ = -1;
   std::optional<int> status_;  // the exit status of the shell; 128 + signal if a signal killed it
   std::optional<AgentChannel> channel_;
-  OwnedDescriptor errors_;
+  OwnedDescriptor errors_;  // the shell's standard error
   std::string errors_text_;
   std::int64_t closed_at_ns_ = 0;  // when the shell closed its output; 0: it has not
-  bool drained_ = false;
+  bool drained_ = false;           // all bytes that the shell wrote before it ended have been read
 };
 
 }  // namespace slip::transport

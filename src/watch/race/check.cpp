@@ -26,12 +26,13 @@ namespace {
 // all waits between two streams.
 struct WaitGroup {
   std::vector<std::uint32_t> records;
-  bool needed = false;
-  bool implied = true;
+  bool needed = false;  // a conflict needs one of them
+  bool implied = true;  // earlier edges establish the order of each of them
 };
+// File and line of the wait, and the awaited op. Or, if lines are unknown, the awaited stream and the waiting stream.
 using WaitKey = std::tuple<std::string_view, std::int32_t, SourceLine, std::uint64_t, std::uint64_t>;
 
-constexpr std::uint64_t kMaxPasses = 8;  // limit of replays, in passes over the trace
+constexpr std::uint64_t kMaxPasses = 8;  // limit for cost_of(): number of replays, each of which passes over the trace
 
 // Finds the waits and the legacy barriers that no conflict needs, and the time that they cost. `spans` is
 // trace.spans().
@@ -61,7 +62,8 @@ class SuperfluousFinder {
   }
 
  private:
-  // Whether the line waits for no op here, but for a needed one at other times, as in the first iteration of a loop.
+  // Whether these waits of a line wait for no op, but other waits of the same line are needed. Example: in the first
+  // iteration of a loop the awaited stream has no op yet.
   bool waits_for_nothing_yet(const WaitKey& key) const {
     const auto& [file, line, awaited, from, to] = key;
     if (awaited != SourceLine()) return false;
@@ -72,7 +74,7 @@ class SuperfluousFinder {
     return false;
   }
 
-  // Whether the command is a barrier if it is issued to the legacy stream (docs/semantics.md, rules 8 and 9).
+  // Whether the record is a command that is a barrier in the legacy stream (docs/semantics.md, rules 8 and 9).
   static bool is_command(const TraceRecord& record) {
     return record.kind == RecordKind::kSubmit || record.kind == RecordKind::kEventWait ||
            record.kind == RecordKind::kEventRecord || record.kind == RecordKind::kFree;
@@ -96,8 +98,9 @@ class SuperfluousFinder {
     const TraceRecord& command = trace_.records[*std::prev(later)];
     if (command.kind == RecordKind::kEventWait) group_of(command).needed = true;
   }
-  // A wait in a blocking stream comes after legacy work, as the stream's next op does. Suppose that the host syncs the
-  // stream before another command comes. Then only this wait makes the host wait for the legacy work, so it is needed.
+  // A wait in a blocking stream comes after legacy work, as the stream's next op does. Suppose that the host syncs
+  // before the stream gets another command. Then only this wait makes the host wait for the legacy work, so it is
+  // needed. Any sync or query counts.
   void note_barrier_before_wait(const NeededEdges::Edge& edge, const TraceRecord& barrier) {
     if (!edge.needed || legacy_.contains(barrier.stream)) return;
     const std::vector<std::uint32_t>& commands = commands_[barrier.stream];
@@ -139,11 +142,11 @@ class SuperfluousFinder {
     if (legacy_.contains(barrier.other_stream)) return ops_.last_until(barrier.other_stream, barrier.other_position);
     return nullptr;
   }
-  OpPlace after(const TraceRecord& record) const {
+  OpPlace awaited_op(const TraceRecord& record) const {
     const TraceSpan* op = ops_.last_until(record.other_stream, record.other_position);
     return op ? place_of(*op) : OpPlace{.stream = record.other_stream};
   }
-  OpPlace before(const TraceRecord& record) const {
+  OpPlace waiting_op(const TraceRecord& record) const {
     const TraceSpan* op = ops_.first_after(record.stream, record.sequence);
     return op ? place_of(*op) : OpPlace{.stream = record.stream};
   }
@@ -151,16 +154,17 @@ class SuperfluousFinder {
   SuperfluousWait wait_of(const WaitGroup& group) {
     const TraceRecord& first = trace_.records[group.records.front()];
     const std::optional<Picos> cost = cost_of(group);
-    return {after(first),         before(first), first.file,       first.line,
-            group.records.size(), group.implied, cost.value_or(0), cost.has_value()};
+    return {awaited_op(first),    waiting_op(first), first.file,       first.line,
+            group.records.size(), group.implied,     cost.value_or(0), cost.has_value()};
   }
-  // Prefers to report an op that waited for the legacy stream over one that the legacy stream waited for.
+  // Prefers a barrier at which an op of another stream waited for the legacy stream over one at which the legacy stream
+  // waited.
   FalseDependency barrier_of(const WaitGroup& group) {
     const auto out = std::find_if(group.records.begin(), group.records.end(),
                                   [&](std::uint32_t i) { return !legacy_.contains(trace_.records[i].stream); });
     const TraceRecord& first = trace_.records[out != group.records.end() ? *out : group.records.front()];
     const std::optional<Picos> cost = cost_of(group);
-    return {before(first), after(first), false, group.records.size(), cost.value_or(0), cost.has_value()};
+    return {waiting_op(first), awaited_op(first), false, group.records.size(), cost.value_or(0), cost.has_value()};
   }
 
   // Whether the wait ever delayed an op: the awaited op ended after the waiting op was submitted.
@@ -172,8 +176,8 @@ class SuperfluousFinder {
       return held && by && held->run && by->run && by->ended > held->queued;
     });
   }
-  // Returns the time that the program would save. Nullopt: not measured, because each measurement replays the whole
-  // trace, and the limit was reached.
+  // Returns the time that the program would save without these waits. Nullopt: not computed, because each computation
+  // replays the whole trace, and the limit was reached.
   std::optional<Picos> cost_of(const WaitGroup& group) {
     if (group.implied || !delayed_an_op(group)) return 0;
     if (steps_tried_ >= kMaxPasses * trace_.records.size() + kMaxTrialSteps) return std::nullopt;

@@ -66,8 +66,8 @@ void RaceCheck::perform(const TraceRecord& record, std::span<const TraceRange> r
   }
 }
 
-// A stream-ordered allocation or free counts as a write of the whole buffer. Without a stream, only the host uses the
-// memory at that time.
+// A stream-ordered allocation or free counts as a write of the whole buffer. An ordinary one has no stream (0) and is
+// not checked: no op can use the memory at that time.
 void RaceCheck::touch_whole(const TraceRecord& record, std::string_view name) {
   if (record.stream == 0) return;
   const Access access{order_.point_of(record), side_of(record, true, name)};
@@ -136,14 +136,14 @@ void RaceCheck::touch(const TraceRange& range, const Access& access, bool at_own
         for (const Access& read : segment.reads) compare(read, where);
       },
       // If this read comes after an earlier read, the earlier one can be dropped: an op that follows this read follows
-      // both. NeededEdges still needs the earlier read, to learn which edges order the two.
+      // both. With NeededEdges it is kept: a later write also needs the edges that order it after the earlier read.
       [&](const Access& read) {
         return !needed_ && !by_host && order_.clocks().before(read.point, access.point.slot);
       });
 }
 
-// The memory is gone, or the program may no longer access it through this buffer. Wrapped memory is released when the
-// device's work is done, so its history is deleted.
+// The memory is freed, or the program may no longer access it through this buffer. A wrapped buffer is released only
+// when all work of the device is done, so no later access can race with it: deletes the history of its bytes.
 void RaceCheck::forget(const TraceRange& range) {
   TrackedBuffer* buffer = memory_.find(range.buffer);
   if (!buffer) return;
@@ -167,8 +167,8 @@ void RaceCheck::host_touch(const TraceRecord& record, bool writes) {
   order_.end_host_step();
 }
 
-// If the host waited for an op before the view ended, there is no race. The host may have accessed the memory before
-// the op was issued and after the wait.
+// An op that was issued while the view was open races with the view, unless the host waited for the op before the view
+// ended. With such a wait, the host can access the memory before it issues the op and after the wait.
 void RaceCheck::end_view(const TraceRecord& record) {
   const std::optional<OpenView> view = views_.close(memory_[record.range.buffer], record);
   if (!view) return;
@@ -185,8 +185,8 @@ void RaceCheck::end_view(const TraceRecord& record) {
   order_.require_fixes().end_view(side, racing);
 }
 
-// The host's last access of the view. The begin of the view was checked against earlier ops. This call passes to
-// NeededEdges the order with the ops that the host has waited for since.
+// A view ended without a race: its end counts as an access of the host. is_ordered() tells NeededEdges that the host's
+// waits since the begin of the view were needed. The begin was checked against earlier ops in host_touch().
 void RaceCheck::end_clean_view(const TraceRecord& record, bool writes) {
   const Clocks::Point point = order_.begin_host_step();
   const Access access{point, {{0, point.position, kOpenView, record.file, record.line, {}}, writes}};

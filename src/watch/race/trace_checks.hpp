@@ -20,8 +20,8 @@ SourceLine source_of(const Op& op) {
   return {op.file, op.line, op.file.empty() ? op.name : std::string_view()};
 }
 
-// check_races() for a trace, or for a plan that was converted to one (`by_op`, see FixFinder). `needed` collects the
-// edges that conflicts need; may be null.
+// Finds the races of a trace, or of a plan that was converted to a trace (`by_op`, see FixFinder), and reduces the
+// fixes. `needed` collects the edges that conflicts need; may be null.
 RaceReport check_races(const TraceData& trace, bool by_op, NeededEdges* needed);
 
 // Fills in the names of the streams: the checks themselves only use ids.
@@ -48,8 +48,8 @@ class FixReduction {
   std::uint64_t steps_ = 0, limit_ = 0;
   std::vector<bool> needed_;  // of the fixes tried last, see FixFinder::needed()
   std::vector<RaceFix> fixes_;
-  std::vector<bool> left_out_;
-  std::uint64_t untried_ = 0;
+  std::vector<bool> left_out_;  // by fix
+  std::uint64_t untried_ = 0;   // number of fixes that were kept untried, because steps_ reached limit_
 };
 
 // Whether the trace has no race without these records (by index), which are waits.

@@ -16,7 +16,8 @@
 namespace slip {
 namespace {
 
-// In a trace, streams begin at 1, because 0 is the host. Positions begin at 1, too.
+// Converts between a plan and its trace. In a trace, stream ids begin at 1, because 0 is the host. Positions begin at
+// 1, too; the position of an op is its index in the plan plus one.
 std::uint64_t position_of(std::uint32_t op) { return op + 1; }
 std::uint32_t op_at(std::uint64_t position) { return static_cast<std::uint32_t>(position - 1); }
 std::uint64_t stream_of(const PlanNode& node) { return node.stream + 1; }
@@ -73,7 +74,8 @@ class PlanTrace {
   }
 };
 
-// Returns the ops that each op waits for. Adds to `unknown` the ops that wait for a flag that no op of the plan writes.
+// Returns the ops that each op waits for. Adds to `unknown` the ops that wait for a flag if no op of the plan writes a
+// value that ends the wait.
 std::vector<watch::OpWaits> waits_of(const Plan& plan, std::vector<std::uint32_t>& unknown) {
   std::map<watch::FlagAddress, std::vector<std::uint32_t>> writers;
   for (std::uint32_t op = 0; op < plan.nodes().size(); ++op) {
@@ -109,8 +111,8 @@ std::vector<watch::OpWaits> waits_of(const Plan& plan, std::vector<std::uint32_t
   return result;
 }
 
-// Returns an order in which each op comes after the ops that it waits for, including the writers of its flag. The plan
-// may issue a wait for a flag long before the write.
+// Returns an order in which each op comes after the ops that it waits for, including the writers of its flag. A cycle
+// of waits is broken at any op. The plan's own order may have a wait for a flag long before the write.
 std::vector<std::uint32_t> run_order(const std::vector<watch::OpWaits>& waits) {
   std::vector<std::uint32_t> order;
   std::vector<bool> begun(waits.size());
@@ -150,15 +152,15 @@ void note_races(Verification& result, const RaceReport& report) {
 
 // Whether the plan has ops with effects that their ranges do not show. Everything ordered around them must stay
 // ordered.
-bool has_signals(const Plan& plan) {
+bool has_hidden_effects(const Plan& plan) {
   return std::any_of(plan.nodes().begin(), plan.nodes().end(), [](const PlanNode& node) {
     return node.opaque || node.kind == OpKind::kWaitValue || node.kind == OpKind::kWriteValue ||
            (node.kind == OpKind::kExchange && node.reads.empty() && node.writes.empty());
   });
 }
 
-// Returns the waits that no conflict needs. If the plan is small enough to try, also the waits that others make
-// unnecessary.
+// Returns the waits that no conflict needs. If the plan has no hidden effects and is small enough to try, also the
+// waits that others make unnecessary.
 std::vector<Verification::Wait> superfluous_waits(const Plan& plan, const PlanTrace& trace,
                                                   const watch::NeededEdges& needed) {
   const std::vector<TraceRecord>& records = trace.data.records;
@@ -169,7 +171,7 @@ std::vector<Verification::Wait> superfluous_waits(const Plan& plan, const PlanTr
     if (edge.needed) kept.push_back(edge.record);
     else left_out[edge.record] = true;
   }
-  if (!has_signals(plan) && kept.size() * records.size() <= watch::kMaxTrialSteps) {
+  if (!has_hidden_effects(plan) && kept.size() * records.size() <= watch::kMaxTrialSteps) {
     for (const std::uint32_t wait : kept) {
       left_out[wait] = true;
       left_out[wait] = watch::is_clean_without(trace.data, left_out);
