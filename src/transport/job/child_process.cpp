@@ -125,6 +125,9 @@ bool ignored(int number) {
 }  // namespace
 
 JobSignals::JobSignals() {
+  // If the parent of this process ignored SIGCHLD, the kernel would reap all children, and waitid() would not find
+  // them.
+  ::signal(SIGCHLD, SIG_DFL);
   sigset_t wanted;
   sigemptyset(&wanted);
   for (const int number : {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP}) {
