@@ -51,8 +51,9 @@ void require_flag(const Range& flag, const char* what, Here here) {
   if (flag.bytes != sizeof(std::uint32_t) ||
       reinterpret_cast<std::uintptr_t>(address(flag)) % sizeof(std::uint32_t) != 0)
     base::fail(ErrorCode::kInvalidValue, here,
-               "{}: a flag must have 4 bytes at an address that is a multiple of 4; this one has {} bytes at {}", what,
-               flag.bytes, static_cast<const void*>(address(flag)));
+               "{}: a flag must have 4 bytes at an address that is a multiple of 4; this one has {} bytes at {} of its "
+               "buffer, address {}",
+               what, flag.bytes, flag.offset, static_cast<const void*>(address(flag)));
   if (flag.block->kind == MemoryKind::kPageable)
     base::fail(ErrorCode::kInvalidValue, here, "{}: the flag must be in pinned or device memory", what);
 }

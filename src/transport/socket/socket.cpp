@@ -209,7 +209,7 @@ Socket Socket::begin_connect(const SocketAddress& peer, int& error, const LocalE
 }
 
 // EAGAIN: the queue of a Unix listener is full. EADDRNOTAVAIL: no local port is free.
-static bool is_temporary(int error) { return error == EAGAIN || error == EADDRNOTAVAIL; }
+static bool is_worth_another_try(int error) { return error == EAGAIN || error == EADDRNOTAVAIL; }
 
 int connect_error(const Socket& socket) {
   int error = 0;
@@ -231,7 +231,7 @@ Socket Socket::connect(const SocketAddress& peer, const Deadline& deadline, cons
     if (error == 0) return socket;
     socket.close();
     const std::string what = "cannot connect to " + peer.text();
-    if (!is_temporary(error)) base::fail_errno(what, error);
+    if (!is_worth_another_try(error)) base::fail_errno(what, error);
     const Waited waited = wait_a_moment(pause, deadline);
     if (waited == Waited::kAborted) fail_wait(waited, "connecting to " + peer.text());
     if (waited == Waited::kTimeout)
@@ -351,7 +351,7 @@ std::vector<Reached> connect_all(std::span<const SocketAddress> peers, const Dea
       int error = 0;
       result[i].socket = Socket::begin_connect(peers[i], error);
       if (error == EINPROGRESS) pending.push_back(i);
-      return !is_temporary(error);
+      return !is_worth_another_try(error);
     });
     if (pending.empty() && not_begun.empty()) return result;
     std::vector<pollfd> watched;
