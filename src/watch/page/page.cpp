@@ -98,7 +98,7 @@ void add_races(std::vector<Finding>& list, const RaceReport& report) {
     list.push_back({"race",
                     fmt::format("'{}' and '{}' touch the same bytes of '{}'{}", race.first.name, race.second.name,
                                 race.buffer_name, times_text(race.times)),
-                    fmt::format("Bytes {} to {}:\n{}{}No dependency orders the two accesses.{}", race.offset,
+                    fmt::format("Bytes {} to {}:\n{}{}Nothing orders the two accesses.{}", race.offset,
                                 race.offset + race.bytes, side_text(race.first), side_text(race.second),
                                 fixes_text(race, report.fixes)),
                     {race.first, race.second},
