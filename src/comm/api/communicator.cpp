@@ -88,13 +88,15 @@ std::optional<SplitGroup> split_group(transport::Bootstrap& bootstrap, int color
 void make_in_parent(transport::Bootstrap& parent, const SplitGroup& group, const transport::MakeCommunicator& make) {
   const auto abort = std::make_shared<transport::AbortFlag>();
   parent.failures().on_trouble(abort, group.members);
+  struct Registration {
+    transport::Bootstrap& parent;
+    ~Registration() { parent.failures().on_trouble(nullptr, {}); }
+  } const registration{parent};
   try {
     make(group.membership, abort);
   } catch (const Error& error) {
-    parent.failures().on_trouble(nullptr, {});
     throw parent.with_cause(error);
   }
-  parent.failures().on_trouble(nullptr, {});
 }
 
 // Allocates memory of this process, not shared memory. As with shared memory, all ranks synchronise before they
@@ -111,12 +113,7 @@ Buffer allocate_ordinary(transport::Bootstrap& bootstrap, const transport::Setup
     if (error.code() != ErrorCode::kOutOfMemory) throw;
     why = base::bare_text(error);
   }
-  const std::vector<std::uint8_t> all = bootstrap.all_gather(static_cast<std::uint8_t>(why.empty() ? 1 : 0), call);
-  for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    if (all[rank] != 1)
-      base::fail(ErrorCode::kOutOfMemory, here, "rank {} could not get {} bytes of memory{}{}", rank, wanted[rank],
-                 why.empty() ? "" : ": ", why);
-  }
+  comm::require_memory_of_all(bootstrap, call, wanted, why, "memory", here);
   return result;
 }
 

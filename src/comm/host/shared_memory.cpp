@@ -144,13 +144,7 @@ std::shared_ptr<SharedPart> SharedMemory::allocate(std::size_t bytes, const tran
   } catch (const Error& error) {
     why = error.what();
   }
-  const std::vector<std::uint8_t> all = bootstrap_.all_gather(static_cast<std::uint8_t>(why.empty() ? 1 : 0), call);
-  for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    const bool is_own = static_cast<int>(rank) == bootstrap_.rank();  // `why` is the reason of this rank only
-    if (all[rank] != 1)
-      base::fail(ErrorCode::kOutOfMemory, here, "rank {} could not get {} bytes of shared memory{}{}", rank,
-                 wanted[rank], is_own ? ": " : "", is_own ? why : "");
-  }
+  require_memory_of_all(bootstrap_, call, wanted, why, "shared memory", here);
   registry_->add(mapping);
   if (bytes == 0) return nullptr;
   return std::make_shared<SharedPart>(registry_, mapping);
@@ -160,6 +154,17 @@ SharedAddress SharedMemory::find(const std::byte* data, std::uint64_t bytes, boo
   if (!direct_) return {};
   if (!one_process_) return registry_->find(data, bytes);
   return hidden ? SharedAddress{} : SharedAddress{reinterpret_cast<std::uintptr_t>(data), SharedAddress::kAddress};
+}
+
+void require_memory_of_all(transport::Bootstrap& bootstrap, const transport::SetupCall& call,
+                           std::span<const std::uint64_t> wanted, const std::string& why, const char* kind, Here here) {
+  const std::vector<std::uint8_t> all = bootstrap.all_gather(static_cast<std::uint8_t>(why.empty() ? 1 : 0), call);
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank] == 1) continue;
+    const bool is_own = static_cast<int>(rank) == bootstrap.rank();
+    base::fail(ErrorCode::kOutOfMemory, here, "rank {} could not get {} bytes of {}{}{}", rank, wanted[rank], kind,
+               is_own ? ": " : "", is_own ? why : "");
+  }
 }
 
 }  // namespace slip::comm

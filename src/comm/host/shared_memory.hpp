@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <span>
+#include <string>
 
 #include "base/sync.hpp"
 #include "transport/memory/segment.hpp"
@@ -98,5 +100,10 @@ class SharedMemory : base::NoCopy {
   std::uint32_t allocations_ = 0;
   const std::shared_ptr<SharedRegistry> registry_ = std::make_shared<SharedRegistry>();
 };
+
+// All ranks call it after each has tried to get memory; `wanted`: the bytes that each rank asked for. If one rank got
+// none, all ranks throw kOutOfMemory. `why`: the reason of this rank; empty: it got its memory. `kind`: for the error.
+void require_memory_of_all(transport::Bootstrap& bootstrap, const transport::SetupCall& call,
+                           std::span<const std::uint64_t> wanted, const std::string& why, const char* kind, Here here);
 
 }  // namespace slip::comm

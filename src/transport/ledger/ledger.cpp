@@ -193,7 +193,8 @@ bool read_words(const LedgerEntry& entry, const LedgerHeader& header, int attemp
   view.bytes = word(entry.bytes);
   view.stream = stream_of(entry, view.begun, view.enqueued);
   view.next_stream = stream_of(entry, std::max(view.begun, view.ended) + 1, view.enqueued);
-  const std::uint64_t waits = word(entry.waits_for);
+  // acquire: `wait_ns` below is then that of this wait, or of a later one.
+  const std::uint64_t waits = entry.waits_for.load(std::memory_order_acquire);
   if (in_call(view) && waits != 0 && waits <= INT32_MAX) view.waits_for = static_cast<std::int32_t>(waits - 1);
   view.waits_ns = view.waits_for == kWaitsForNoRank ? 0 : age(now, entry.wait_ns);
   view.begun_ns = word(entry.seen_begun) == view.begun ? age(now, entry.seen_begun_ns) : 0;
@@ -269,7 +270,7 @@ void LedgerSlot::wait(int rank) {
   const auto wanted = static_cast<std::uint64_t>(rank) + 1;
   if (entry_->waits_for.load(std::memory_order_relaxed) == wanted) return;
   entry_->wait_ns.store(static_cast<std::uint64_t>(base::host_ns()), std::memory_order_relaxed);
-  entry_->waits_for.store(wanted, std::memory_order_relaxed);
+  entry_->waits_for.store(wanted, std::memory_order_release);  // release: see read_words()
 }
 
 void LedgerSlot::fail(LedgerLife life, std::string_view text) {
