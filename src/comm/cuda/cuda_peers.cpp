@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "backend/cuda/check.hpp"
 
@@ -11,15 +12,14 @@ namespace slip::comm {
 PeerMemory::PeerMemory(Setup setup, PublishedMemory* all) : setup_(std::move(setup)), all_(all) {
   for (int rank = 0; rank < setup_.nranks; ++rank)
     one_process_ = one_process_ && setup_.same_process[static_cast<std::size_t>(rank)];
-  opened_.resize(static_cast<std::size_t>(setup_.nranks));
-  for (auto& of_owner : opened_) of_owner.resize(kMaxPublished);
+  entries_.assign(static_cast<std::size_t>(setup_.nranks), std::vector<Entry>(kMaxPublished));
 }
 
 PeerMemory::~PeerMemory() {
-  for (const auto& closer : closers_) closer->join();
-  for (const auto& of_owner : opened_) {
-    for (void* const address : of_owner) {
-      if (address) static_cast<void>(cudaIpcCloseMemHandle(address));
+  for (const auto& closer : closers_) closer->thread.join();
+  for (const auto& of_owner : entries_) {
+    for (const Entry& entry : of_owner) {
+      if (entry.address) static_cast<void>(cudaIpcCloseMemHandle(entry.address));
     }
   }
   static_cast<void>(cudaGetLastError());
@@ -30,9 +30,10 @@ int PeerMemory::publish(const Allocation& allocation) {
   const DeviceScope scope(setup_.gpu);
   for (int index = 0; index < kMaxPublished; ++index) {
     PublishedAllocation& one = own.allocations[index];
-    // acquire: the readers have closed the allocation that was published here before.
-    const std::uint32_t state = one.state.load(std::memory_order_acquire);
+    const std::uint32_t version = one.version.load(std::memory_order_relaxed);  // relaxed: only this rank writes it
+    const std::uint32_t state = version & PublishedAllocation::kStateMask;
     const auto readers = static_cast<std::uint32_t>(setup_.nranks - 1);
+    // acquire: the readers have closed the allocation that was published here before.
     if (state == PublishedAllocation::kPublished ||
         (state == PublishedAllocation::kRetired && one.closed.load(std::memory_order_acquire) < readers))
       continue;
@@ -42,7 +43,10 @@ int PeerMemory::publish(const Allocation& allocation) {
     one.base = allocation.base;
     backend::check(cudaIpcGetMemHandle(&one.handle, reinterpret_cast<void*>(allocation.base)), "cudaIpcGetMemHandle",
                    setup_.gpu);
-    one.state.store(PublishedAllocation::kPublished, std::memory_order_release);  // a reader sees handle and base
+    const std::uint32_t number = (version >> PublishedAllocation::kStateBits) + 1;
+    // release: a reader sees handle and base.
+    one.version.store(number << PublishedAllocation::kStateBits | PublishedAllocation::kPublished,
+                      std::memory_order_release);
     return index;
   }
   throw Error(ErrorCode::kOutOfMemory,
@@ -53,8 +57,11 @@ int PeerMemory::publish(const Allocation& allocation) {
 }
 
 void PeerMemory::retire(int index) {
-  if (index >= 0)
-    all_[setup_.rank].allocations[index].state.store(PublishedAllocation::kRetired, std::memory_order_release);
+  if (index < 0) return;
+  std::atomic<std::uint32_t>& version = all_[setup_.rank].allocations[index].version;
+  const std::uint32_t published = version.load(std::memory_order_relaxed);  // relaxed: only this rank writes it
+  version.store((published & ~PublishedAllocation::kStateMask) | PublishedAllocation::kRetired,
+                std::memory_order_release);
 }
 
 // Retires the allocations that the program has freed, so that the other processes release the memory.
@@ -102,29 +109,37 @@ PeerMemory::Found PeerMemory::find(const std::byte* data) {
   return result;
 }
 
-void PeerMemory::open(int owner, int index) {
-  void*& mine = opened_[static_cast<std::size_t>(owner)][static_cast<std::size_t>(index)];
+void PeerMemory::open(int owner, int index, Entry& entry) {
   const PublishedAllocation& one = all_[owner].allocations[index];
-  if (cudaIpcOpenMemHandle(&mine, one.handle, cudaIpcMemLazyEnablePeerAccess) != cudaSuccess) {
-    mine = nullptr;
+  if (cudaIpcOpenMemHandle(&entry.address, one.handle, cudaIpcMemLazyEnablePeerAccess) != cudaSuccess) {
+    entry.address = nullptr;
     static_cast<void>(cudaGetLastError());
   }
   // release: the owner posts the address only after the mapping exists.
-  all_[owner].mapped[index][setup_.rank].store(mine ? reinterpret_cast<std::uint64_t>(mine) : kNotMappable,
-                                               std::memory_order_release);
+  all_[owner].mapped[index][setup_.rank].store(
+      entry.address ? reinterpret_cast<std::uint64_t>(entry.address) : kNotMappable, std::memory_order_release);
 }
 
-void PeerMemory::close(int owner, int index) {
-  void*& mine = opened_[static_cast<std::size_t>(owner)][static_cast<std::size_t>(index)];
-  PublishedAllocation& one = all_[owner].allocations[index];
-  all_[owner].mapped[index][setup_.rank].store(0, std::memory_order_relaxed);  // relaxed: `closed` publishes it
-  closers_.push_back(std::make_unique<base::Thread>());
-  closers_.back()->start("slip-ipc-close", [address = mine, gpu = setup_.gpu, &one] {
-    static_cast<void>(cudaSetDevice(gpu));
-    if (address) static_cast<void>(cudaIpcCloseMemHandle(address));
+// Closing may wait for kernels, so a thread of its own does it. If this rank has not opened the allocation, for example
+// because its owner freed it at once, nothing is to be closed.
+void PeerMemory::close(PublishedAllocation& one, Entry& entry) {
+  if (!entry.address) {
     one.closed.fetch_add(1, std::memory_order_release);  // the owner may use the entry again
+    return;
+  }
+  std::erase_if(closers_, [](const auto& closer) {
+    if (!closer->ended.load(std::memory_order_relaxed)) return false;  // relaxed: join() orders the rest
+    closer->thread.join();
+    return true;
   });
-  mine = nullptr;
+  Closer& closer = *closers_.emplace_back(std::make_unique<Closer>());
+  closer.thread.start("slip-ipc-close",
+                      [address = std::exchange(entry.address, nullptr), gpu = setup_.gpu, &one, &closer] {
+                        static_cast<void>(cudaSetDevice(gpu));
+                        static_cast<void>(cudaIpcCloseMemHandle(address));
+                        one.closed.fetch_add(1, std::memory_order_release);  // as above
+                        closer.ended.store(true, std::memory_order_relaxed);
+                      });
 }
 
 void PeerMemory::serve() {
@@ -134,14 +149,19 @@ void PeerMemory::serve() {
     const bool here = setup_.same_process[static_cast<std::size_t>(owner)];
     for (int index = 0; index < kMaxPublished; ++index) {
       PublishedAllocation& one = all_[owner].allocations[index];
-      const std::uint32_t state = one.state.load(std::memory_order_acquire);  // acquire: handle and base are visible
-      if (state == PublishedAllocation::kFree) break;                         // entries are taken in order
-      const std::uint64_t mapped = all_[owner].mapped[index][setup_.rank].load(std::memory_order_relaxed);
-      if (state == PublishedAllocation::kPublished && mapped == 0) {
+      Entry& entry = entries_[static_cast<std::size_t>(owner)][static_cast<std::size_t>(index)];
+      const std::uint32_t version =
+          one.version.load(std::memory_order_acquire);  // acquire: handle and base are visible
+      const std::uint32_t state = version & PublishedAllocation::kStateMask;
+      const std::uint32_t number = version >> PublishedAllocation::kStateBits;
+      if (state == PublishedAllocation::kFree) break;  // entries are taken in order
+      if (state == PublishedAllocation::kPublished && entry.mapped != number) {
+        entry.mapped = number;
         if (here) all_[owner].mapped[index][setup_.rank].store(one.base, std::memory_order_release);
-        else open(owner, index);
-      } else if (state == PublishedAllocation::kRetired && mapped != 0) {
-        close(owner, index);
+        else open(owner, index, entry);
+      } else if (state == PublishedAllocation::kRetired && entry.closed != number) {
+        entry.closed = number;
+        close(one, entry);
       }
     }
   }

@@ -27,8 +27,11 @@ inline constexpr int kMaxPublished = 512;  // allocations of one rank at a time
 
 struct PublishedAllocation {
   enum State : std::uint32_t { kFree, kPublished, kRetired };
-  std::atomic<std::uint32_t> state;
-  std::atomic<std::uint32_t> closed;  // number of ranks that no longer map the allocation
+  // The state, and in the bits above it how often the entry has been published. A reader that missed an allocation
+  // notices that by the number.
+  std::atomic<std::uint32_t> version;
+  static constexpr std::uint32_t kStateBits = 2, kStateMask = (1 << kStateBits) - 1;
+  std::atomic<std::uint32_t> closed;  // number of ranks that do not map the retired allocation any more
   std::uint64_t base;
   cudaIpcMemHandle_t handle;
 };
@@ -73,19 +76,29 @@ class PeerMemory {
     std::uint64_t bases[kMaxGpuRanks] = {};  // by reader; 0: not mapped yet
     bool complete = false;                   // all readers have mapped it
   };
+  // What this rank has done with an entry of another rank. `mapped`, `closed`: the numbers of the last publications
+  // that it has mapped and closed; 0: none.
+  struct Entry {
+    void* address = nullptr;  // opened
+    std::uint32_t mapped = 0, closed = 0;
+  };
   int publish(const Allocation& allocation);
   void retire(int index);
   void retire_freed();
-  void open(int owner, int index);
-  void close(int owner, int index);
+  void open(int owner, int index, Entry& entry);
+  void close(PublishedAllocation& one, Entry& entry);
 
   const Setup setup_;
   PublishedMemory* const all_;  // by owner
   bool one_process_ = true;
   const std::uint64_t zero_bases_[kMaxGpuRanks] = {};  // of ranks in one process: the offset is the address itself
   std::map<std::uint64_t, Own> by_base_;               // by the address of the allocation
-  std::vector<std::vector<void*>> opened_;  // by owner and index; null: not opened; only the watch thread uses it
-  std::vector<std::unique_ptr<base::Thread>> closers_;
+  std::vector<std::vector<Entry>> entries_;            // by owner and index; only the watch thread uses it
+  struct Closer {                                      // a thread that closes one allocation
+    base::Thread thread;
+    std::atomic<bool> ended{false};
+  };
+  std::vector<std::unique_ptr<Closer>> closers_;
 };
 
 }  // namespace slip::comm
