@@ -144,7 +144,7 @@ void PendingStreams::fail(const Error& error) {
     const bool can_ask = can_query(one);
     if (one.use == CallUse::kCaptured && !can_ask) continue;  // its graph does not run yet
     try {
-      if (can_ask && one.stream->core->backend->reached(one.stream, one.position)) continue;
+      if (can_ask && one.stream->core->backend->reached(*one.stream, one.position)) continue;
     } catch (const Error&) {  // a capture has begun meanwhile: the call may not have ended
     }
     fail(one, error);
