@@ -5,6 +5,7 @@
 
 #include "flow/gradients/gradient_times.hpp"
 #include "slip/gradients.hpp"
+#include "slip/plan.hpp"
 #include "support/errors.hpp"
 
 namespace slip::test_gradient_report {
@@ -168,6 +169,18 @@ class VirtualTraining {
     compute_.sync();
   }
 
+  void accumulate() {  // a step that is not reduced
+    const Gradients::NoSync pause(gradients_);
+    step();
+  }
+  void capture() {
+    compute_.begin_capture();
+    for (std::size_t i = layers_.size(); i-- > 0;) gradients_.ready(ids_[i], compute_);
+    for (const ParameterId id : ids_) gradients_.wait(id, compute_);
+    gradients_.step_end();
+    static_cast<void>(compute_.end_capture());
+  }
+
   GradientReport report() const { return gradients_.report().value(); }
   const Gradients& gradients() const { return gradients_; }
 
@@ -215,6 +228,34 @@ TEST(GradientReports, OfABlockingStepCountEveryCall) {
   EXPECT_EQ(report.communication, 56 * kUs);
   EXPECT_EQ(report.overlapped(), 0);
   EXPECT_EQ(report.time, (60 + 15 + 56) * kUs);
+}
+
+// Steps that are not reduced, or are captured, have no number and no report. The report is that of the reduced step
+// before them, with its own number and times.
+TEST(GradientReports, AreThoseOfReducedSteps) {
+  VirtualTraining training(kLayers, kCost, BucketRule::kEach);
+  const auto expect_step = [&](std::uint64_t step, Picos exposed, Picos time) {
+    const GradientReport report = training.report();
+    EXPECT_EQ(report.step, step);
+    EXPECT_EQ(report.exposed, exposed);
+    EXPECT_EQ(report.time, time);
+  };
+  training.step();
+  for (int paused = 0; paused < 3; ++paused) {
+    training.accumulate();
+    expect_step(0, 26 * kUs, 66 * kUs);
+  }
+  training.step(VirtualTraining::Waits::kInBackward);
+  training.accumulate();
+  expect_step(1, 56 * kUs, 86 * kUs);  // until its last wait: the next step is not recorded
+  training.capture();
+  expect_step(1, 56 * kUs, 86 * kUs);
+  EXPECT_EQ(training.gradients().steps(), 2U);
+  training.step();
+  training.step(VirtualTraining::Waits::kInBackward);
+  expect_step(2, 26 * kUs, 101 * kUs);  // until the first gradient of step 3
+  training.accumulate();
+  expect_step(3, 56 * kUs, 86 * kUs);
 }
 
 // clip_norm() is the only wait, and waits for all calls.

@@ -61,12 +61,15 @@ void GradientClock::prepare(std::size_t calls, StreamRef stream, Here here) {
   }
 }
 
-void GradientClock::begin_step(bool recorded, std::size_t calls) {
+void GradientClock::begin_step(bool recorded, std::size_t calls, std::uint64_t step, std::uint64_t plan) {
   ++step_;
   recording_ = recorded;
   if (!recorded) return;
-  Recording& set = sets_[step_ % 2];
-  set.step = step_;
+  last_set_ = 1 - last_set_;
+  Recording& set = sets_[last_set_];
+  set.begun = step_;
+  set.step = step;
+  set.plan = plan;
   make_room(set, calls);
   set.arrived = 0;
   set.calls = calls;
@@ -74,14 +77,14 @@ void GradientClock::begin_step(bool recorded, std::size_t calls) {
 }
 
 void GradientClock::arrived(std::uint32_t parameter, StreamRef stream, Here here) {
-  Recording& set = sets_[step_ % 2];
+  Recording& set = sets_[last_set_];
   stream.record(set.arrivals[parameter], here);
   set.sources[parameter] = stream.id();
   if (set.arrived++ == 0) set.first = parameter;
 }
 
 void GradientClock::reached(std::uint32_t parameter, std::uint32_t call, StreamRef stream, Here here) {
-  Recording& set = sets_[step_ % 2];
+  Recording& set = sets_[last_set_];
   if (set.waits == set.wait_list.size()) set.wait_list.emplace_back();
   RecordedWait& wait = set.wait_list[set.waits++];
   wait.parameter = parameter;
@@ -90,11 +93,10 @@ void GradientClock::reached(std::uint32_t parameter, std::uint32_t call, StreamR
   stream.record(wait.reached, here);
 }
 
-const GradientClock::Recording* GradientClock::recording(int ago) const {
-  const std::uint64_t wanted = step_ - static_cast<std::uint64_t>(ago);
-  const Recording& set = sets_[wanted % 2];
-  const bool whole = set.step == wanted && set.arrived == parameters_ && wanted > 0;
-  return whole && (ago > 0 || recording_) ? &set : nullptr;
+const GradientClock::Recording* GradientClock::recording(std::uint64_t ago) const {
+  if (ago >= step_) return nullptr;
+  const Recording& set = sets_[ago == last_recorded() ? last_set_ : 1 - last_set_];
+  return set.begun == step_ - ago && set.arrived == parameters_ ? &set : nullptr;
 }
 
 bool GradientClock::done(const Recording& of) {
@@ -112,6 +114,8 @@ bool GradientClock::done(const Recording& of) {
 
 void GradientClock::fill(const Recording& of, GradientTimes& times) const {
   for (std::vector<Picos>* const list : {&times.arrivals, &times.starts, &times.ends}) list->clear();
+  times.step = of.step;
+  times.plan = of.plan;
   times.sources = of.sources;
   times.waits.clear();
   times.next_step = 0;
@@ -130,19 +134,19 @@ void GradientClock::fill(const Recording& of, GradientTimes& times) const {
     times.waits.push_back(
         {wait.parameter, wait.call, wait.stream, since(wait.reached, *base), since(wait.left, *base)});
   }
-  const Recording& next = sets_[(of.step + 1) % 2];
-  if (next.step == of.step + 1 && next.arrived > 0 && next.arrivals[next.first].query())
+  const Recording& next = sets_[&of == &sets_[0] ? 1 : 0];
+  if (next.begun == of.begun + 1 && next.arrived > 0 && next.arrivals[next.first].query())
     times.next_step = since(next.arrivals[next.first], *base);
 }
 
-bool GradientClock::look(int ago, GradientTimes& into) const {
+bool GradientClock::look(std::uint64_t ago, GradientTimes& into) const {
   const Recording* const set = recording(ago);
   if (!set || !done(*set)) return false;
   fill(*set, into);
   return true;
 }
 
-bool GradientClock::wait_for(int ago, GradientTimes& into) const {
+bool GradientClock::wait_for(std::uint64_t ago, GradientTimes& into) const {
   const Recording* const set = recording(ago);
   if (!set) return false;
   for (const TimedEvent& event : set->arrivals) event.sync();

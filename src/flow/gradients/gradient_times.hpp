@@ -29,12 +29,13 @@ struct GradientTimes {
   std::vector<Picos> starts, ends;     // by call
   std::vector<WaitTimes> waits;        // in the order issued
   Picos next_step = 0;                 // arrival of the next recorded step's first gradient; 0: unknown
+  std::uint64_t step = 0, plan = 0;    // the numbers that begin_step() got
 };
 
 // GradientClock: records the times of a step with timed events. It records when gradients arrive, when calls start and
-// end, and when streams reach a wait for a gradient and continue after it. Two sets of events alternate, so that one
-// step can be read while the next one is recorded. The events are reused: nothing is allocated once both sets were
-// used. One thread at a time.
+// end, and when streams reach a wait for a gradient and continue after it. Two sets of events alternate from one
+// recorded step to the next, so that one step can be read while the next one is recorded. The events are reused:
+// nothing is allocated once both sets were used. One thread at a time.
 class GradientClock {
  public:
   explicit GradientClock(std::size_t parameters) : parameters_(parameters) {}
@@ -43,24 +44,29 @@ class GradientClock {
   // the program waits more than once for a parameter.
   void prepare(std::size_t calls, StreamRef stream, Here here);
 
-  // Begins a step, of at most `calls` calls.
-  void begin_step(bool recorded, std::size_t calls);
+  // Begins a step, of at most `calls` calls. The times of the step get the caller's number of the step and of
+  // its plan. The clock's own count differs: it includes steps that are captured or not reduced.
+  void begin_step(bool recorded, std::size_t calls, std::uint64_t step = 0, std::uint64_t plan = 0);
   bool records() const { return recording_; }
 
   void arrived(std::uint32_t parameter, StreamRef stream, Here here);
-  void started(std::size_t call, StreamRef stream, Here here) { stream.record(sets_[step_ % 2].starts[call], here); }
-  void ended(std::size_t call, StreamRef stream, Here here) { stream.record(sets_[step_ % 2].ends[call], here); }
+  void started(std::size_t call, StreamRef stream, Here here) { stream.record(sets_[last_set_].starts[call], here); }
+  void ended(std::size_t call, StreamRef stream, Here here) { stream.record(sets_[last_set_].ends[call], here); }
   // The stream reaches a wait for a parameter (GradientTimes::kAll: for all of them), that is, for the end of `call`.
   void reached(std::uint32_t parameter, std::uint32_t call, StreamRef stream, Here here);
   void left(StreamRef stream, Here here) {  // the stream continues after the wait that was reached last
-    Recording& set = sets_[step_ % 2];
+    Recording& set = sets_[last_set_];
     stream.record(set.wait_list[set.waits - 1].left, here);
   }
 
-  // Fills `into` with the times of the current step (ago = 0) or of the previous step (1). Returns false if the step
-  // was not recorded completely. wait_for() waits until the step is done; look() returns false if it is not done.
-  bool wait_for(int ago, GradientTimes& into) const;
-  bool look(int ago, GradientTimes& into) const;
+  // Fills `into` with the times of the current step (ago = 0), of the previous step (1) or of an earlier one. Returns
+  // false if the step was not recorded completely, or if its events are reused already. wait_for() waits until the step
+  // is done; look() returns false if it is not done.
+  bool wait_for(std::uint64_t ago, GradientTimes& into) const;
+  bool look(std::uint64_t ago, GradientTimes& into) const;
+  // How many steps ago the last recorded step was, and the recorded step before it.
+  std::uint64_t last_recorded() const { return step_ - sets_[last_set_].begun; }
+  std::uint64_t recorded_before() const { return step_ - sets_[1 - last_set_].begun; }
 
  private:
   struct RecordedWait {
@@ -69,7 +75,8 @@ class GradientClock {
     TimedEvent reached, left;
   };
   struct Recording {
-    std::uint64_t step = 0;  // 0: none
+    std::uint64_t begun = 0;           // the clock's count of steps when it began; 0: nothing is recorded
+    std::uint64_t step = 0, plan = 0;  // the numbers that begin_step() got
     std::vector<TimedEvent> arrivals, starts, ends;
     std::vector<std::uint64_t> sources;  // streams, by parameter
     std::size_t arrived = 0;             // number of gradients that have arrived
@@ -82,13 +89,14 @@ class GradientClock {
     set.sources.resize(parameters_);
     if (set.starts.size() < calls) set.starts.resize(calls), set.ends.resize(calls);
   }
-  const Recording* recording(int ago) const;
+  const Recording* recording(std::uint64_t ago) const;
   void fill(const Recording& of, GradientTimes& into) const;
   static bool done(const Recording& of);
 
   const std::size_t parameters_;
-  std::uint64_t step_ = 0;
+  std::uint64_t step_ = 0;  // number of steps that have begun
   bool recording_ = false;
+  std::size_t last_set_ = 0;  // index of the last recorded step in sets_
   Recording sets_[2];
 };
 

@@ -90,7 +90,7 @@ struct Gradients::State {
   BucketPlan plan;
 
   struct Counts {
-    std::uint64_t plans = 0, steps = 0, steps_of_plan = 0;
+    std::uint64_t plans = 0, steps = 0;
     int paused = 0;         // number of NoSync objects
     bool captured = false;  // this step becomes a Plan: nothing of it runs
     bool clipped = false;   // clip_norm() was called in this step
@@ -219,7 +219,6 @@ void Gradients::State::adopt(BucketPlan next, Here here) {
   step->adopt(layout, plan, memory, scratch.bytes() > 0 ? Range(scratch) : Range{});
   if (options.measure || planner) clock->prepare(plan.buckets.size(), step->stream(), here);
   ++count.plans;
-  count.steps_of_plan = 0;
 }
 
 // Called after each step. Until a step is recorded, the plan stays that of ddp_buckets().
@@ -241,7 +240,7 @@ void Gradients::State::begin_if_ended(StreamRef stream) {
   count.captured = stream.capturing();
   count.clipped = false;
   const bool wanted = options.measure || (planner && planner->wants_recording(count.steps));
-  clock->begin_step(wanted && count.paused == 0 && !count.captured, step->calls());
+  clock->begin_step(wanted && count.paused == 0 && !count.captured, step->calls(), count.steps, count.plans);
   step->begin();
 }
 
@@ -280,7 +279,6 @@ void Gradients::State::end_step(Here here) {
     fail(ErrorCode::kInvalidValue, here, "step {} ends without clip_norm(), which options.norm promised", count.steps);
   if (count.captured) return;
   ++count.steps;
-  ++count.steps_of_plan;
   if (planner) plan_next(here);
 }
 
@@ -401,17 +399,18 @@ const GradientProfile& Gradients::profile() const {
 
 std::optional<GradientReport> Gradients::report() const {
   if (!state_->sealed()) return std::nullopt;
+  const flow::GradientClock& clock = *state_->clock;
   flow::GradientTimes times;
-  for (const int ago : {1, 0}) {  // prefers the previous step: its length is known, because the current step follows it
+  // Prefers the previous step: its length is known, because the current step follows it. If it was not reduced, it is
+  // not recorded.
+  for (const std::uint64_t ago : {std::uint64_t{1}, clock.last_recorded(), clock.recorded_before()}) {
     const bool unfinished = ago == 0 && !state_->step->ended();
-    // A step that has not ended is not counted yet.
-    const std::uint64_t back = static_cast<std::uint64_t>(ago) - (state_->step->ended() ? 0 : 1);
-    if (unfinished || back >= state_->count.steps_of_plan || !state_->clock->look(ago, times)) continue;
+    if (unfinished || !clock.look(ago, times) || times.plan != state_->count.plans) continue;
     GradientReport report = flow::report_of(
         times, [&](std::uint32_t parameter) { return state_->step->calls_of(parameter); }, state_->plan, cost());
     for (std::uint32_t call = 0; call < report.buckets.size(); ++call)
       report.buckets[call].gradients = state_->step->text_of(call, flow::GradientStep::Detail::kName);
-    report.step = state_->count.steps - 1 - back;
+    report.step = times.step;
     return report;
   }
   return std::nullopt;
