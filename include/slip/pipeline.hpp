@@ -114,7 +114,8 @@ class Pipeline {
   void start(const PipelineSource& source, const PipelineSink& sink, Here here = Here::at());
   PipelineReport finish(const Trace* trace = nullptr, Here here = Here::at());
 
-  // The run as a plan, for verify(). It may also be launched while the pipeline, source and sink exist.
+  // The run as a plan, for verify(). It may also be launched while the pipeline, source and sink exist, even after
+  // runs and captures with others. Launches and runs share the slots: each must begin after the one before has ended.
   Plan capture(const PipelineSource& source, const PipelineSink& sink, Here here = Here::at());
   // Simulated time of a run with these stages, for a pinned source and sink.
   Picos predict(Here here = Here::at()) const;

@@ -191,6 +191,28 @@ TEST(Pipeline, ItsPlanCanBeLaunched) {
   EXPECT_TRUE(data.right(End::kFunction));
 }
 
+// Every plan has the source and the sink of its capture, whatever the pipeline has run or captured since.
+TEST(Pipeline, ItsPlansKeepTheirEnds) {
+  const Device device = Device::open("cpu");
+  const Stream stream = device.stream();
+  for (const End from : kEnds) {
+    for (const End to : kEnds) {
+      SCOPED_TRACE(fmt::format("ends {} {}", static_cast<int>(from), static_cast<int>(to)));
+      Data first(device, 3000, 3), second(device, 3000, 4), third(device, 3000, 5);
+      Pipeline pipeline(device, spec_of(3000, 400, 2));
+      Plan plan = pipeline.capture(first.source(from), first.sink(to));
+      Plan later = pipeline.capture(second.source(from), second.sink(to));
+      pipeline.run(third.source(to), third.sink(from));
+      ASSERT_TRUE(third.right(from));
+      stream.launch(plan);
+      stream.launch(later);
+      stream.sync();
+      EXPECT_TRUE(first.right(to));
+      EXPECT_TRUE(second.right(to));
+    }
+  }
+}
+
 TEST(Pipeline, WorksInPlace) {
   const Device device = Device::open("cpu", {.policy = CpuPolicy::kRandom, .seed = 3});
   static const Kernel kAdd{"add", [](const Args& args) {

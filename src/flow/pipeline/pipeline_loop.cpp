@@ -30,21 +30,21 @@ void PipelineLoop::renew_streams() {
 }
 
 void PipelineLoop::set_ends(PipelineEnds ends, Here here) {
-  ends_ = std::move(ends);
+  ends_ = std::make_shared<const PipelineEnds>(std::move(ends));
   const auto pinned = [&](Buffer& buffer, std::uint64_t bytes, Name name) {
     if (!buffer) buffer = device_.alloc(plan_.depth * aligned(plan_.chunk * bytes), MemoryKind::kPinned, name, here);
   };
-  if (ends_.stage_in) pinned(staging_in_, spec_.bytes_in, kFillName);
-  if (ends_.stage_out) pinned(staging_out_, spec_.bytes_out, kEmptyName);
+  if (ends_->stage_in) pinned(staging_in_, spec_.bytes_in, kFillName);
+  if (ends_->stage_out) pinned(staging_out_, spec_.bytes_out, kEmptyName);
 }
 
 void PipelineLoop::issue(Here here) {
   std::fill(slots_.begin(), slots_.end(), Slot{});
   before_.clear();
   for (const Stream& stream : streams_) before_.push_back(stream.record(here).point());
-  begin_ = streams_[ends_.stage_in ? kFill : kIn].record_timed(here);
+  begin_ = streams_[ends_->stage_in ? kFill : kIn].record_timed(here);
   for (std::uint64_t i = 0; i < plan_.chunks; ++i) issue_chunk(i, here);
-  end_ = streams_[ends_.stage_out ? kEmpty : kOut].record_timed(here);
+  end_ = streams_[ends_->stage_out ? kEmpty : kOut].record_timed(here);
 }
 
 Plan PipelineLoop::capture(Here here) {
@@ -99,23 +99,37 @@ void PipelineLoop::issue_chunk(std::uint64_t index, Here here) {
   copy_out(index, slot, here);
 }
 
+void PipelineLoop::fill_slot(const PipelineEnds& ends, std::uint64_t index) const {
+  const Range staged = slot_of(staging_in_, index, spec_.bytes_in);
+  if (ends.read) ends.read(first_of(index), {runtime::address(staged), staged.bytes});
+  else std::memcpy(runtime::address(staged), runtime::address(source_of(ends, index)), staged.bytes);
+}
+
+void PipelineLoop::empty_slot(const PipelineEnds& ends, std::uint64_t index) const {
+  const Range staged = slot_of(staging_out_, index, spec_.bytes_out);
+  if (ends.write) ends.write(first_of(index), {runtime::address(staged), staged.bytes});
+  else std::memcpy(runtime::address(sink_of(ends, index)), runtime::address(staged), staged.bytes);
+}
+
+// A plan is launched later, when `ends_` may be those of another run: its functions share the ends of the capture. The
+// functions of a run end before set_ends() is called again, and std::function stores these two words without
+// allocating.
+template <PipelineLoop::HostWork kWork>
+std::function<void()> PipelineLoop::host_work(std::uint64_t index) const {
+  if (streams_[kCompute].capturing()) return [this, ends = ends_, index] { (this->*kWork)(*ends, index); };
+  return [this, index] { (this->*kWork)(*ends_, index); };
+}
+
 void PipelineLoop::copy_in(std::uint64_t index, Slot& slot, Here here) {
   const Stream& in = streams_[kIn];
-  Range from =
-      ends_.stage_in ? slot_of(staging_in_, index, spec_.bytes_in) : chunk_of(ends_.source, index, spec_.bytes_in);
-  if (ends_.stage_in) {
+  const PipelineEnds& ends = *ends_;
+  Range from = ends.stage_in ? slot_of(staging_in_, index, spec_.bytes_in) : source_of(ends, index);
+  if (ends.stage_in) {
     const Stream& fill = streams_[kFill];
     fill.wait(slot.copied_in, here);
-    const Range source[] = {ends_.read ? Range{} : chunk_of(ends_.source, index, spec_.bytes_in)};
-    const auto fill_slot = [this, index] {
-      const Range staged = slot_of(staging_in_, index, spec_.bytes_in);
-      if (ends_.read) ends_.read(first_of(index), {runtime::address(staged), staged.bytes});
-      else
-        std::memcpy(runtime::address(staged), runtime::address(chunk_of(ends_.source, index, spec_.bytes_in)),
-                    staged.bytes);
-    };
-    fill.host(fill_slot, {.reads = std::span(source, ends_.read ? 0 : 1), .writes = {from}, .name = kFillName}, {},
-              here);
+    const Range source[] = {ends.read ? Range{} : source_of(ends, index)};
+    fill.host(host_work<&PipelineLoop::fill_slot>(index),
+              {.reads = std::span(source, ends.read ? 0 : 1), .writes = {from}, .name = kFillName}, {}, here);
     fill.record(slot.filled, here);
     in.wait(slot.filled, here);
   }
@@ -139,24 +153,18 @@ void PipelineLoop::compute(std::uint64_t index, Slot& slot, Here here) {
 
 void PipelineLoop::copy_out(std::uint64_t index, Slot& slot, Here here) {
   const Stream& out = streams_[kOut];
-  const Range to =
-      ends_.stage_out ? slot_of(staging_out_, index, spec_.bytes_out) : chunk_of(ends_.sink, index, spec_.bytes_out);
+  const PipelineEnds& ends = *ends_;
+  const Range to = ends.stage_out ? slot_of(staging_out_, index, spec_.bytes_out) : sink_of(ends, index);
   out.wait(slot.computed, here);
-  if (ends_.stage_out) out.wait(slot.emptied, here);
+  if (ends.stage_out) out.wait(slot.emptied, here);
   out.copy(to, slot_of(out_, index, spec_.bytes_out), kOutName, here);
   out.record(slot.copied_out, here);
-  if (!ends_.stage_out) return;
+  if (!ends.stage_out) return;
   const Stream& empty = streams_[kEmpty];
   empty.wait(slot.copied_out, here);
-  const Range sink[] = {ends_.write ? Range{} : chunk_of(ends_.sink, index, spec_.bytes_out)};
-  const auto empty_slot = [this, index] {
-    const Range staged = slot_of(staging_out_, index, spec_.bytes_out);
-    if (ends_.write) ends_.write(first_of(index), {runtime::address(staged), staged.bytes});
-    else
-      std::memcpy(runtime::address(chunk_of(ends_.sink, index, spec_.bytes_out)), runtime::address(staged),
-                  staged.bytes);
-  };
-  empty.host(empty_slot, {.reads = {to}, .writes = std::span(sink, ends_.write ? 0 : 1), .name = kEmptyName}, {}, here);
+  const Range sink[] = {ends.write ? Range{} : sink_of(ends, index)};
+  empty.host(host_work<&PipelineLoop::empty_slot>(index),
+             {.reads = {to}, .writes = std::span(sink, ends.write ? 0 : 1), .name = kEmptyName}, {}, here);
   empty.record(slot.emptied, here);
 }
 

@@ -8,6 +8,8 @@
 #pragma once
 
 #include <algorithm>
+#include <functional>
+#include <memory>
 #include <vector>
 
 #include "slip/pipeline.hpp"
@@ -27,7 +29,8 @@ class PipelineLoop {
  public:
   PipelineLoop(const Device& device, const PipelineSpec& spec, const PipelinePlan& plan, Here here);
 
-  // Sets the source and the sink, and allocates the pinned slots that they need; a run allocates nothing later.
+  // Sets the source and the sink, and allocates the pinned slots that they need; a run allocates nothing later. Needs
+  // drain() after issue(). Plans that were captured before keep their own source and sink.
   void set_ends(PipelineEnds ends, Here here);
   void issue(Here here);
   Plan capture(Here here);
@@ -49,14 +52,25 @@ class PipelineLoop {
   void copy_in(std::uint64_t index, Slot& slot, Here here);
   void compute(std::uint64_t index, Slot& slot, Here here);
   void copy_out(std::uint64_t index, Slot& slot, Here here);
+  // Host functions fill and empty the pinned slot of a chunk.
+  void fill_slot(const PipelineEnds& ends, std::uint64_t index) const;
+  void empty_slot(const PipelineEnds& ends, std::uint64_t index) const;
+  using HostWork = void (PipelineLoop::*)(const PipelineEnds& ends, std::uint64_t index) const;
+  template <HostWork kWork>
+  std::function<void()> host_work(std::uint64_t index) const;
 
   std::uint64_t first_of(std::uint64_t index) const { return index * plan_.chunk; }
   std::uint64_t elements_of(std::uint64_t index) const {
     return std::min(plan_.chunk, spec_.elements - first_of(index));
   }
-  // The bytes of a chunk in the source or the sink (chunk_of), and in its slot (slot_of).
-  Range chunk_of(const Range& end, std::uint64_t index, std::uint64_t element_bytes) const {
-    const std::uint64_t first = ends_.same_place ? 0 : first_of(index);
+  // The bytes of a chunk in the source, in the sink and in its slot.
+  Range source_of(const PipelineEnds& ends, std::uint64_t index) const {
+    return chunk_of(ends.source, ends.same_place ? 0 : first_of(index), index, spec_.bytes_in);
+  }
+  Range sink_of(const PipelineEnds& ends, std::uint64_t index) const {
+    return chunk_of(ends.sink, ends.same_place ? 0 : first_of(index), index, spec_.bytes_out);
+  }
+  Range chunk_of(const Range& end, std::uint64_t first, std::uint64_t index, std::uint64_t element_bytes) const {
     return end.slice(first * element_bytes, elements_of(index) * element_bytes);
   }
   Range slot_of(const Buffer& slots, std::uint64_t index, std::uint64_t element_bytes) const;
@@ -64,10 +78,10 @@ class PipelineLoop {
   Device device_;
   const PipelineSpec spec_;
   const PipelinePlan plan_;
-  Buffer in_, out_;                  // device slots
-  Buffer staging_in_, staging_out_;  // pinned slots, if the source or the sink needs them
-  PipelineEnds ends_;
-  std::vector<Stream> streams_;  // in this order: fill, in, compute, out, empty
+  Buffer in_, out_;                           // device slots
+  Buffer staging_in_, staging_out_;           // pinned slots, if the source or the sink needs them
+  std::shared_ptr<const PipelineEnds> ends_;  // of the present run or capture
+  std::vector<Stream> streams_;               // in this order: fill, in, compute, out, empty
   std::vector<Slot> slots_;
   std::vector<StreamPoint> before_;  // where the streams were when the last run began
   TimedEvent begin_, end_;
