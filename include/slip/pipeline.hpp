@@ -49,7 +49,7 @@ struct PipelineSpec {
   std::uint64_t memory = 0;    // budget of device memory, in bytes
   PipelineStages stages = {};  // if a rate is missing, all missing values are measured, with zeros as data
   std::uint64_t granule = 1;   // chunks have a multiple of this many elements, except the last one
-  std::uint64_t chunk = 0;     // elements per chunk; 0: planned
+  std::uint64_t chunk = 0;     // elements per chunk, a multiple of the granule; 0: planned
   std::uint32_t depth = 0;     // number of slots; 0: planned
 };
 

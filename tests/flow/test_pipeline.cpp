@@ -372,6 +372,11 @@ TEST(Pipeline, CallsThatDoNotFitAreRefused) {
   spec.memory = 100;
   spec.stages = {};
   EXPECT_TRUE(fails([&] { Pipeline(device, spec); }, ErrorCode::kInvalidValue, {"100 bytes", "at least 512 bytes"}));
+  // The memory is enough for this chunk, and too small for a granule, with which the rates would be measured.
+  spec.chunk = 10, spec.granule = 500, spec.memory = 1024;
+  EXPECT_TRUE(fails([&] { Pipeline(device, spec); }, ErrorCode::kInvalidValue, {"10 elements", "granule of 500"}));
+  spec.chunk = 500;
+  EXPECT_TRUE(fails([&] { Pipeline(device, spec); }, ErrorCode::kInvalidValue, {"1024 bytes", "at least"}));
   spec.elements = 0;
   EXPECT_TRUE(fails([&] { Pipeline(device, spec); }, ErrorCode::kInvalidValue, {"0 elements"}));
 }

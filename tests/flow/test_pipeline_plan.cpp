@@ -116,6 +116,18 @@ TEST(PipelinePlan, TooLittleMemoryNamesTheSmallestThatWorks) {
   EXPECT_EQ(plan_pipeline(spec).depth, 3u);
 }
 
+// All elements may be one chunk, whatever the granule.
+TEST(PipelinePlan, OneChunkNeedsNoWholeGranule) {
+  PipelineSpec spec = spec_of(100);
+  spec.granule = 30;
+  for (const std::uint64_t chunk : {100, 110}) {
+    spec.chunk = chunk;
+    EXPECT_EQ(plan_pipeline(spec).chunk, 100U);
+  }
+  spec.chunk = 60;
+  EXPECT_EQ(plan_pipeline(spec).chunks, 2U);
+}
+
 TEST(PipelinePlan, WhatCannotBeRightIsRefused) {
   const auto refused = [](const std::function<void(PipelineSpec&)>& change,
                           std::initializer_list<std::string_view> words) {
@@ -133,6 +145,10 @@ TEST(PipelinePlan, WhatCannotBeRightIsRefused) {
   EXPECT_TRUE(refused([](PipelineSpec& spec) { spec.depth = 5000; }, {"5000 slots"}));
   EXPECT_TRUE(refused([](PipelineSpec& spec) { spec.elements = ~std::uint64_t{0} / 2; }, {"more than can be counted"}));
   EXPECT_TRUE(refused([](PipelineSpec& spec) { spec.elements = 1 << 30, spec.chunk = 1; }, {"1073741824 of them"}));
+  EXPECT_TRUE(
+      refused([](PipelineSpec& spec) { spec.chunk = 10, spec.granule = 20; }, {"10 elements", "granule of 20"}));
+  EXPECT_TRUE(
+      refused([](PipelineSpec& spec) { spec.chunk = 50, spec.granule = 20; }, {"50 elements", "granule of 20"}));
   EXPECT_TRUE(refused([](PipelineSpec& spec) { spec.stages.out = {}; }, {"not known"}));
 }
 

@@ -202,6 +202,9 @@ void require_sane(const PipelineSpec& spec, Here here) {
     refuse("PipelineStages::chunk is {} ps, and must be 0 or more; PipelineStages::beside is {}, and must be 0 to 10",
            spec.stages.chunk, spec.stages.beside);
   if (spec.granule == 0) refuse("a granule of 0 elements; give at least 1");
+  // Missing rates are measured with whole granules, so no chunk may be smaller.
+  if (spec.chunk < spec.elements && spec.chunk % spec.granule != 0)
+    refuse("chunks of {} elements are no multiple of the granule of {}", spec.chunk, spec.granule);
   if (spec.depth > kMaxDepth) refuse("{} slots; at most {}", spec.depth, kMaxDepth);
   if (spec.chunk > 0 && divide_up(spec.elements, spec.chunk) > kMaxChunks)
     refuse("chunks of {} elements make {} of them; at most {}", spec.chunk, divide_up(spec.elements, spec.chunk),
