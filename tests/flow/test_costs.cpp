@@ -5,6 +5,7 @@
 
 #include <cstdio>
 #include <fstream>
+#include <functional>
 #include <random>
 
 #include "slip/costs.hpp"
@@ -149,9 +150,34 @@ TEST_F(CostsFile, WhatCannotBeMeasuredIsRefused) {
     EXPECT_TRUE(fails([&] { static_cast<void>(read_costs(path)); }, ErrorCode::kParse, each.words));
     EXPECT_TRUE(fails([&] { static_cast<void>(read_costs(path)); }, ErrorCode::kParse, {path}));
   }
-  costs.load_slowdown = std::numeric_limits<double>::quiet_NaN();
-  EXPECT_TRUE(fails([&] { write_costs(costs, path); }, ErrorCode::kInvalidValue, {"nan"}));
   EXPECT_TRUE(fails([&] { static_cast<void>(read_costs(path + ".none")); }, ErrorCode::kIo, {path}));
+}
+
+// write_costs refuses what read_costs would refuse, and leaves the file as it is.
+TEST_F(CostsFile, WhatCannotBeReadIsNotWritten) {
+  Costs good{.device = "cpu", .load = {.bytes_per_second = 1e18, .latency = Picos{1} << 62}, .kernel_slowdown = 2};
+  good.samples = {{"dot", 1, 2, 3, 1, 2}, {"dot", 1, 2, 4, Picos{1} << 62, 0}};  // the ends of the ranges
+  write_costs(good, path);
+  ASSERT_EQ(read_costs(path), good);
+  const auto refused = [&](const std::function<void(Costs&)>& change, std::initializer_list<std::string_view> words) {
+    Costs bad = good;
+    change(bad);
+    return fails([&] { write_costs(bad, path); }, ErrorCode::kInvalidValue, words);
+  };
+  EXPECT_TRUE(refused([](Costs& bad) { bad.load_slowdown = std::numeric_limits<double>::quiet_NaN(); }, {"nan"}));
+  EXPECT_TRUE(refused([](Costs& bad) { bad.kernel_slowdown = -0.5; }, {"slowdown of -0.5"}));
+  EXPECT_TRUE(refused([](Costs& bad) { bad.kernel_slowdown = 1e9; }, {"slowdown of 1000000000"}));
+  EXPECT_TRUE(refused([](Costs& bad) { bad.read.bytes_per_second = 1e19; }, {"rate of 1e+19"}));
+  EXPECT_TRUE(refused([](Costs& bad) { bad.unload.bytes_per_second = -1; }, {"rate of -1"}));
+  EXPECT_TRUE(refused([](Costs& bad) { bad.unload.latency = -1; }, {"latency of -1 ps"}));
+  EXPECT_TRUE(refused([](Costs& bad) { ++bad.load.latency; }, {"latency of 4611686018427387905 ps"}));
+  EXPECT_TRUE(refused([](Costs& bad) { bad.samples[0].time = bad.samples[0].beside = 0; }, {"'dot' of 0 ps"}));
+  EXPECT_TRUE(refused([](Costs& bad) { ++bad.samples[1].time; }, {"of 4611686018427387905 ps"}));
+  EXPECT_TRUE(refused([](Costs& bad) { bad.samples[0].beside = -1; }, {"-1 ps beside loads"}));
+  EXPECT_TRUE(refused([](Costs& bad) { bad.samples[0].beside = 1'000'000; }, {"slowdown of 999999"}));
+  EXPECT_TRUE(refused([](Costs& bad) { bad.samples[0].kernel = "\xff"; }, {"not UTF-8"}));
+  EXPECT_TRUE(refused([](Costs& bad) { bad.device.assign((1 << 20) + 1, 'x'); }, {"1048577 bytes"}));
+  EXPECT_EQ(read_costs(path), good);
 }
 
 Graph three_ops() {

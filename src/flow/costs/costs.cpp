@@ -147,7 +147,10 @@ Costs model_costs(const Graph& graph, std::string_view device, Here here) {
 // measurement can give.
 namespace {
 
+// The ranges that read_costs allows, and write_costs, too.
+constexpr double kMaxRate = 1e18;
 constexpr Picos kMaxPicos = Picos{1} << 62;
+constexpr Picos kMinTime = 1;  // of a sample alone
 constexpr std::size_t kMaxBytes = std::size_t{256} << 20;
 
 double slowdown_of(const CostSample& sample) {
@@ -156,7 +159,7 @@ double slowdown_of(const CostSample& sample) {
 
 LinkCost read_link(base::JsonFields fields) {
   LinkCost link;
-  link.bytes_per_second = fields.real("bytes_per_second", 0, 1e18);
+  link.bytes_per_second = fields.real("bytes_per_second", 0, kMaxRate);
   link.latency = fields.integer("latency_ps", 0, kMaxPicos);
   fields.finish();
   return link;
@@ -169,7 +172,7 @@ CostSample read_sample(base::JsonFields& fields) {
   sample.weight_bytes = fields.number("weight_bytes", kAny);
   sample.flops = fields.number("flops", kAny);
   sample.bytes = fields.number("bytes", kAny);
-  sample.time = fields.integer("time_ps", 1, kMaxPicos);
+  sample.time = fields.integer("time_ps", kMinTime, kMaxPicos);
   sample.beside = fields.integer("beside_ps", 0, kMaxPicos);
   fields.finish();
   if (slowdown_of(sample) > sim::kMaxSlowdown)
@@ -198,23 +201,40 @@ std::string text_of(const Costs& costs) {
       fmt::join(samples, ","));
 }
 
-// Refuses rates, slowdowns and names that read_costs would refuse. Otherwise the error would appear only when the file
-// is read.
+// Refuses costs that read_costs would refuse. Otherwise the error would appear only when the file is read.
 void require_writable(const Costs& costs, Here here) {
-  for (const double value : {costs.load.bytes_per_second, costs.unload.bytes_per_second, costs.read.bytes_per_second,
-                             costs.decode.bytes_per_second, costs.kernel_slowdown, costs.load_slowdown}) {
-    if (!std::isfinite(value) || value < 0)
-      base::fail(ErrorCode::kInvalidValue, here, "costs with a rate or slowdown of {}", value);
+  for (const LinkCost& link : {costs.load, costs.unload, costs.read, costs.decode}) {
+    if (!(link.bytes_per_second >= 0 && link.bytes_per_second <= kMaxRate))
+      base::fail(ErrorCode::kInvalidValue, here, "costs with a rate of {} bytes/s: 0 to {} is expected",
+                 link.bytes_per_second, kMaxRate);
+    if (link.latency < 0 || link.latency > kMaxPicos)
+      base::fail(ErrorCode::kInvalidValue, here, "costs with a latency of {} ps: 0 to {} is expected", link.latency,
+                 kMaxPicos);
   }
-  double slowdown = std::max(costs.kernel_slowdown, costs.load_slowdown);
-  for (const CostSample& sample : costs.samples) slowdown = std::max(slowdown, slowdown_of(sample));
-  if (!(slowdown <= sim::kMaxSlowdown))
-    base::fail(ErrorCode::kInvalidValue, here, "costs with a slowdown of {}: at most {} is expected", slowdown,
-               sim::kMaxSlowdown);
-  bool texts = base::is_utf8(costs.device);
-  for (const CostSample& sample : costs.samples) texts = texts && base::is_utf8(sample.kernel);
-  if (!texts)
-    throw Error(ErrorCode::kInvalidValue, "costs with the name of a device or kernel that is not UTF-8", here);
+  const auto require_slowdown = [&](double slowdown) {
+    if (!(slowdown >= 0 && slowdown <= sim::kMaxSlowdown))
+      base::fail(ErrorCode::kInvalidValue, here, "costs with a slowdown of {}: 0 to {} is expected", slowdown,
+                 sim::kMaxSlowdown);
+  };
+  require_slowdown(costs.kernel_slowdown);
+  require_slowdown(costs.load_slowdown);
+  const auto require_name = [&](std::string_view name) {
+    if (!base::is_utf8(name))
+      throw Error(ErrorCode::kInvalidValue, "costs with the name of a device or kernel that is not UTF-8", here);
+    if (name.size() > base::JsonFields::kMaxTextBytes)
+      base::fail(ErrorCode::kInvalidValue, here, "costs with the name of a device or kernel of {} bytes: at most {}",
+                 name.size(), base::JsonFields::kMaxTextBytes);
+  };
+  require_name(costs.device);
+  for (const CostSample& sample : costs.samples) {
+    require_name(sample.kernel);
+    if (sample.time < kMinTime || sample.time > kMaxPicos || sample.beside < 0 || sample.beside > kMaxPicos)
+      base::fail(ErrorCode::kInvalidValue, here,
+                 "costs with a sample of kernel '{}' of {} ps, and {} ps beside loads: {} to {}, and 0 to {}, are "
+                 "expected",
+                 sample.kernel, sample.time, sample.beside, kMinTime, kMaxPicos, kMaxPicos);
+    if (slowdown_of(sample) > sim::kMaxSlowdown) require_slowdown(slowdown_of(sample));
+  }
 }
 
 }  // namespace
@@ -237,7 +257,10 @@ Costs read_costs(const std::string& path, Here here) {
 
 void write_costs(const Costs& costs, const std::string& path, Here here) {
   require_writable(costs, here);
-  base::write_file(path, text_of(costs), here);
+  const std::string text = text_of(costs);
+  if (text.size() > kMaxBytes)
+    base::fail(ErrorCode::kInvalidValue, here, "costs of {} bytes as a file: at most {}", text.size(), kMaxBytes);
+  base::write_file(path, text, here);
 }
 
 }  // namespace slip
