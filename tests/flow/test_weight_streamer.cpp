@@ -219,6 +219,24 @@ TEST(WeightStreamer, ANewOrderIsLearned) {
   }
 }
 
+// A group may be used twice in a step, for different times. A further use counts as long as the last one.
+TEST(WeightStreamer, ANewOrderKeepsTheTimesOfItsUses) {
+  const Weights weights = test::random_groups(9, 3, 10'000);
+  const Device device = Device::open("sim:h200");
+  WeightStreamer streamer(device, test::from_callback(weights), part_of(weights, 0.2));
+  std::vector<GroupUse> uses = test::uses_of({0, 1, 0, 2});
+  for (std::size_t i = 0; i < uses.size(); ++i) uses[i].time = Picos{1'000} << (4 * i);
+  const WeightPass pass = streamer.add_pass("twice", uses);
+  streamer.plan();
+  EXPECT_EQ(streamer.plan_of(pass).compute, 0x1111 * 1'000);
+  StreamedProgram program(device, weights);
+  for (int step = 0; step < 3; ++step) program.step(streamer, pass, {2, 0, 0, 1, 0});
+  EXPECT_TRUE(program.right());
+  EXPECT_EQ(streamer.report().replans, 1u);
+  EXPECT_EQ(streamer.plan_of(pass).compute, 0x1211 * 1'000);
+  device.sync();
+}
+
 TEST(WeightStreamer, AnOrderThatComesOnceIsNotLearned) {
   const Weights weights = test::random_groups(5, 8, 10'000);
   const Device device = Device::open("cpu");

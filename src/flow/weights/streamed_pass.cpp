@@ -30,11 +30,16 @@ StreamedPass::StreamedPass(std::string name, UseOrder order, std::vector<Picos> 
 }
 
 void StreamedPass::change_order(const UseOrder& order, const GroupCatalog& catalog) {
-  std::map<std::uint32_t, Picos> known;  // by group
-  for (std::size_t i = 0; i < order_.size(); ++i) known.emplace(order_[i].group, times_[i]);
+  std::map<std::uint32_t, std::vector<Picos>> known;  // by group, in the order of its uses
+  std::map<std::uint32_t, std::size_t> uses;          // by group: of the new order, so far
+  for (std::size_t i = 0; i < order_.size(); ++i) known[order_[i].group].push_back(times_[i]);
   order_ = order;
   times_.clear();
-  for (const OrderedUse& use : order_) times_.push_back(known.contains(use.group) ? known[use.group] : 0);
+  for (const OrderedUse& use : order_) {
+    const std::vector<Picos>& times = known[use.group];
+    const std::size_t number = uses[use.group]++;
+    times_.push_back(times.empty() ? 0 : times[std::min(number, times.size() - 1)]);
+  }
   make_graph(catalog);
 }
 

@@ -86,7 +86,8 @@ class StreamedPass {
   // Plans the loads of the streamed groups, in a ring of a given size.
   void plan(const GroupCatalog& catalog, const StreamerMemory& memory);
   void make_table(Range ring);
-  // Replaces the order of uses. The times of known uses are kept. Needs plan() and make_table() after it.
+  // Replaces the order of uses. Each use of a group keeps its time: the first one that of the first use before, and so
+  // on. If there are more uses than before, they get the time of the last one. Needs plan() and make_table() after it.
   void change_order(const UseOrder& order, const GroupCatalog& catalog);
   void change_times(const std::vector<Picos>& times, const GroupCatalog& catalog) {
     times_ = times;
