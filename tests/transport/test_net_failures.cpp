@@ -3,6 +3,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstring>
@@ -368,6 +369,39 @@ TEST(TcpFailures, AConnectionHasALimitOfSockets) {
   many.sockets = 17;
   EXPECT_TRUE(fails([&] { transport::net_tcp().connect(listener->handle(), many, long_deadline()); },
                     ErrorCode::kInvalidValue, {"17 sockets"}));
+}
+
+// The receiver's FIN may be visible before the kernel's notification that it no longer reads the message.
+TEST(TcpFailures, AFinMayOvertakeTheZeroCopyNotification) {
+  const auto set = [](const transport::Socket& socket, int option, int bytes) {
+    ASSERT_EQ(::setsockopt(socket.descriptor(), SOL_SOCKET, option, &bytes, sizeof(bytes)), 0);
+  };
+  const transport::Socket place = transport::Socket::listen(transport::SocketAddress::loopback(AF_INET));
+  set(place, SO_RCVBUF, 16 << 10);  // the receiver's kernel takes only a part: the rest waits in the sender's kernel
+  transport::Greeted greeted{{0, "127.0.0.1"}, {}};
+  greeted.sockets.push_back(transport::Socket::connect(place.local(), long_deadline()));
+  const transport::Socket receiver = place.accept(long_deadline());
+  set(greeted.sockets[0], SO_SNDBUF, 256 << 10);
+  const int descriptor = greeted.sockets[0].descriptor();
+  transport::NetOptions options = local_options(1);
+  options.zero_copy_from = 1;
+  transport::TcpSender sender(std::move(greeted), options, false);
+  Memory from(sender, 64 << 10);
+  from.fill(5);
+  transport::NetRequest* const request = sender.isend(from.part(2));
+  if (request->done) GTEST_SKIP() << "the kernel copies the message although MSG_ZEROCOPY is set";
+  receiver.finish_sending();
+  ASSERT_EQ(transport::wait_for(descriptor, POLLIN, long_deadline()), transport::Waited::kReady);
+  for (int i = 0; i < 3; ++i) ASSERT_NO_THROW(static_cast<void>(sender.progress()));
+  EXPECT_FALSE(request->done);
+  std::vector<pollfd> watched;
+  static_cast<void>(sender.watch(watched));
+  ASSERT_EQ(watched.size(), 1U);
+  EXPECT_EQ(watched[0].events & POLLIN, 0) << "a sleeping thread would wake at once";
+  std::vector<std::byte> bytes(sizeof(transport::TcpHeader) + from.bytes.size());
+  receiver.recv(bytes, long_deadline());
+  EXPECT_TRUE(std::equal(from.bytes.begin(), from.bytes.end(), bytes.begin() + sizeof(transport::TcpHeader)));
+  sender.wait(request, long_deadline());
 }
 
 TEST(TcpFailures, GarbageAfterTheGreetingIsNoMessage) {

@@ -186,10 +186,10 @@ class TcpSender final : public NetSender {
   std::int64_t silence_ns_;
   std::vector<Outgoing> sockets_;
   std::vector<OutMessage> messages_{kNetMaxRequests};
-  std::size_t last_ = kNone;   // the last message of isend(), until all sockets have passed it
-  std::size_t under_way_ = 0;  // messages whose requests are not done
+  std::size_t last_ = kNone;  // the last message of isend(), until all sockets have passed it; then all bytes are sent
   std::array<std::byte, sizeof(TcpTooLarge)> answer_{};  // of the receiver
   std::size_t answer_bytes_ = 0;                         // received bytes of answer_
+  bool answer_ended_ = false;                            // the receiver has closed the connection
 };
 
 class TcpReceiver final : public NetReceiver {

@@ -51,7 +51,6 @@ NetRequest* TcpSender::isend(const NetPart& part, bool more) {
   message = {.header = {.bytes = part.bytes, .tag = part.tag}, .sockets_left = sockets_.size()};
   if (last_ != kNone) messages_[last_].next = index;
   last_ = index;
-  ++under_way_;
   for (Outgoing& out : sockets_) {
     if (out.at == kNone) {  // otherwise the socket still sends an earlier message
       out.at = index;
@@ -165,7 +164,6 @@ void TcpSender::finish_if_done(std::size_t message) {
   if (last_ == message) last_ = kNone;
   if (messages_[message].notices_left > 0) return;
   requests_[message].done = true;
-  --under_way_;
 }
 
 bool TcpSender::settle_notices(Outgoing& out) {
@@ -176,7 +174,8 @@ bool TcpSender::settle_notices(Outgoing& out) {
 }
 
 // A receiver whose receive is too small sends TcpTooLarge and stops reading. A receiver that has closed the connection
-// is an error only while messages are not sent yet.
+// is an error only while messages are not sent yet. A message that waits only for its zero-copy notifications is sent:
+// the notifications come although the receiver has closed, and maybe later than its FIN.
 void TcpSender::read_answer() {
   const Socket::Moved moved = sockets_[0].socket.try_recv(std::span(answer_).subspan(answer_bytes_));
   answer_bytes_ += moved.bytes;
@@ -188,9 +187,11 @@ void TcpSender::read_answer() {
                           "sizes",
                           peer_.text(), refusal.room, refusal.bytes, refusal.tag));
   }
-  if (!moved.ended || under_way_ == 0) return;
+  answer_ended_ = moved.ended;
+  if (!moved.ended || last_ == kNone) return;
+  const auto unsent = std::ranges::count_if(messages_, [](const OutMessage& one) { return one.sockets_left > 0; });
   fail(base::make_error(ErrorCode::kRankLost, {}, "{} closed the connection with {} messages not yet sent{}",
-                        peer_.text(), under_way_, reason_text(moved.error)));
+                        peer_.text(), unsent, reason_text(moved.error)));
 }
 
 void TcpSender::fail_lost(const Outgoing& out, int error) {
@@ -214,9 +215,11 @@ void TcpSender::check() {
   }
 }
 
+// A connection that the receiver has closed is always readable. poll() also reports zero-copy notifications, as
+// POLLERR, which needs no bit of its own.
 std::int64_t TcpSender::watch(std::vector<pollfd>& all) const {
   for (std::size_t i = 0; i < sockets_.size(); ++i) {
-    const int events = (i == 0 ? POLLIN : 0) | (sockets_[i].at != kNone ? POLLOUT : 0);
+    const int events = (i == 0 && !answer_ended_ ? POLLIN : 0) | (sockets_[i].at != kNone ? POLLOUT : 0);
     all.push_back({sockets_[i].socket.descriptor(), static_cast<short>(events), 0});
   }
   return kNetMaxSleepNs;
