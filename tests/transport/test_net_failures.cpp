@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <cstring>
 #include <span>
 #include <thread>
@@ -369,6 +370,24 @@ TEST(TcpFailures, AConnectionHasALimitOfSockets) {
   many.sockets = 17;
   EXPECT_TRUE(fails([&] { transport::net_tcp().connect(listener->handle(), many, long_deadline()); },
                     ErrorCode::kInvalidValue, {"17 sockets"}));
+}
+
+// accept(2) fails with EINVAL at a socket that no longer listens: the caller learns it at once, not at its deadline.
+TEST(TcpFailures, AListenerThatCannotAcceptIsNamed) {
+  const auto listener = transport::net_tcp().listen(local_options(5));
+  const std::string address = address_of(*listener).text();
+  for (int descriptor = 0; descriptor < 1024; ++descriptor) {  // find the listener's descriptor
+    int listens = 0;
+    socklen_t bytes = sizeof(listens);
+    sockaddr_storage at{};
+    socklen_t length = sizeof(at);
+    if (::getsockopt(descriptor, SOL_SOCKET, SO_ACCEPTCONN, &listens, &bytes) != 0 || listens == 0) continue;
+    if (::getsockname(descriptor, reinterpret_cast<sockaddr*>(&at), &length) != 0) continue;
+    const bool found = transport::SocketAddress(reinterpret_cast<const sockaddr*>(&at), length).text() == address;
+    ASSERT_TRUE(!found || ::shutdown(descriptor, SHUT_RDWR) == 0);
+  }
+  EXPECT_TRUE(fails([&] { static_cast<void>(listener->accept(long_deadline())); }, ErrorCode::kIo,
+                    {"cannot accept at " + address, std::strerror(EINVAL)}));
 }
 
 // The receiver's FIN may be visible before the kernel's notification that it no longer reads the message.

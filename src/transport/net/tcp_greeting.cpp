@@ -120,9 +120,9 @@ std::optional<GreetingListener::Arrived> GreetingListener::accept(const Deadline
 }
 
 // If the process runs out of descriptors, closes one connection that is not authenticated. Further connections stay in
-// the kernel's queue until descriptors are free again.
+// the kernel's queue until descriptors are free again. Throws if a listener can never accept again.
 void GreetingListener::accept_all() {
-  int accept_error = 0;
+  accept_error_ = 0;
   for (const Socket& listener : listeners_) {
     int error = 0;
     while (std::optional<Socket> socket = listener.try_accept(error)) {
@@ -131,19 +131,20 @@ void GreetingListener::accept_all() {
       read_greetings();  // most ranks send the greeting before they are accepted: their sockets must not be dropped
       if (has_too_many_unproven(pending_)) drop_one_unproven(pending_);
     }
-    if (error != 0) accept_error = error;
+    if (error != 0 && !is_temporary_accept_error(error))
+      base::fail_errno("cannot accept at " + listener.local().text(), error);
+    if (error != 0 && !base::is_out_of_descriptors(accept_error_)) accept_error_ = error;
   }
-  out_of_descriptors_ = accept_error != 0;
-  if (!base::is_out_of_descriptors(accept_error)) out_since_ns_ = 0;
+  if (!base::is_out_of_descriptors(accept_error_)) out_since_ns_ = 0;
   else if (out_since_ns_ == 0) out_since_ns_ = base::now_ns();
-  if (out_of_descriptors_) drop_one_unproven(pending_);
+  if (accept_error_ != 0) drop_one_unproven(pending_);
 }
 
 void GreetingListener::require_descriptors() const {
   if (out_since_ns_ == 0 || base::now_ns() - out_since_ns_ < kNoDescriptorsLimitNs) return;
   base::fail_errno(
       fmt::format("cannot accept the connections of other ranks at {}", SocketAddress(contact_.address).text()),
-      EMFILE);
+      accept_error_);
 }
 
 // Continues to read the greeting. False: the peer is not a rank of this job, or it has not sent a greeting in time.
@@ -213,8 +214,8 @@ void GreetingListener::wait(const Deadline& deadline) const {
                "{} took longer than its deadline allows: {} sockets connected but sent no greeting, {} "
                "belong to connections whose other sockets have not connected",
                what, silent, pending_.size() - silent);
-  if (out_of_descriptors_) watched.clear();  // only pause: poll would return at once for a connection in the queue
-  wait_for_any(watched, deadline.within(out_of_descriptors_ ? kNoDescriptorsPauseNs : kGreetingLimitNs));
+  if (accept_error_ != 0) watched.clear();  // only pause: poll would return at once for a connection in the queue
+  wait_for_any(watched, deadline.within(accept_error_ != 0 ? kNoDescriptorsPauseNs : kGreetingLimitNs));
 }
 
 GreetingDialer::GreetingDialer(const NetHandle& handle, const char (&network)[5], const NetOptions& options)

@@ -96,7 +96,8 @@ class GreetingListener : base::NoCopy {
   Secret key_{};
   std::list<Pending> pending_;
   std::set<std::pair<std::uint64_t, std::int32_t>> seen_;  // connection and socket index of all accepted greetings
-  bool out_of_descriptors_ = false;
+  // The temporary errno of the last accept_all(); 0: none. One for a lack of descriptors precedes one for memory.
+  int accept_error_ = 0;
   std::int64_t out_since_ns_ = 0;  // when accept() first found no descriptor left; 0: it succeeds
 };
 

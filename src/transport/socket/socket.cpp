@@ -44,9 +44,6 @@ SocketAddress address_of(int (*ask)(int, sockaddr*, socklen_t*), int descriptor)
   return SocketAddress(reinterpret_cast<const sockaddr*>(&storage), bytes);
 }
 
-// The process or the system has no descriptors or memory left right now. The connection stays in the kernel's queue.
-bool is_temporary(int error) { return base::is_out_of_descriptors(error) || error == ENOBUFS || error == ENOMEM; }
-
 bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
 
 Socket::Moved sent(ssize_t count) {
@@ -254,11 +251,15 @@ std::optional<Socket> Socket::try_accept(int& error) const {
   }
 }
 
+bool is_temporary_accept_error(int error) {
+  return base::is_out_of_descriptors(error) || error == ENOBUFS || error == ENOMEM;
+}
+
 Socket Socket::accept(const Deadline& deadline) const {
   for (;;) {
     int error = 0;
     if (std::optional<Socket> socket = try_accept(error)) return std::move(*socket);
-    if (error != 0 && !is_temporary(error)) base::fail_errno("cannot accept at " + local().text(), error);
+    if (error != 0 && !is_temporary_accept_error(error)) base::fail_errno("cannot accept at " + local().text(), error);
     const Waited waited =
         error != 0 ? wait_a_moment(kNoDescriptorsPauseNs, deadline) : wait_for(descriptor(), POLLIN, deadline);
     if (waited != Waited::kReady) fail_wait(waited, "waiting for a connection to " + local().text());

@@ -100,7 +100,10 @@ int try_ports(const base::PortRange& ports, const std::function<int(std::uint16_
 // Throws kIo: "what: the reason".
 [[noreturn]] void fail_ports(const base::PortRange& ports, const std::string& what, int error);
 
-std::string reason_text(int error);        // the text of an errno after ": "; empty for 0
+std::string reason_text(int error);  // the text of an errno after ": "; empty for 0
+// An errno of accept: the process or the host has no descriptors or memory left right now. The connection stays in the
+// kernel's queue, so a later accept may succeed. Other errors stay.
+bool is_temporary_accept_error(int error);
 int connect_error(const Socket& socket);   // the errno of a connect that has ended; 0: it is connected
 bool stays_on_host(const Socket& socket);  // both ends are on one host
 // For a socket that only receives: the kernel acknowledges every second packet instead of each one. On loopback, 8
