@@ -364,6 +364,27 @@ TEST(UcxFailures, AReceiverSleepsUntilTheAnnouncedMessagesArrive) {
   sender = nullptr;
 }
 
+// UCX's thread does not exist in a forked child. If the parent has no connections any more, the child may use UCX.
+TEST(UcxFailures, AChildForkedBesideConnectionsIsRefused) {
+  const NamedNet ucx = net_named("ucx");
+  if (!ucx.net) GTEST_SKIP() << ucx.problem;
+  const auto listener = ucx.net->listen(local_options(2));
+  const transport::NetHandle handle = listener->handle();
+  const auto connect = [&] {
+    static_cast<void>(ucx.net->connect(handle, local_options(3), long_deadline()));
+    return std::string("connected");
+  };
+  {
+    const Ends ends(*ucx.net);
+    const Child child(connect);
+    const std::string report = child.report();
+    EXPECT_NE(report.find("rank 3 cannot use UCX"), std::string::npos) << report;
+    EXPECT_NE(report.find("was forked from one that has connections over UCX"), std::string::npos) << report;
+  }
+  const Child later(connect);
+  EXPECT_EQ(later.report(), "connected");
+}
+
 TEST(TcpFailures, AConnectionHasALimitOfSockets) {
   const auto listener = transport::net_tcp().listen(local_options(5));
   transport::NetOptions many = local_options(1);

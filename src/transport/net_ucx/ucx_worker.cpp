@@ -15,6 +15,7 @@
 #include "base/clock.hpp"
 #include "base/env.hpp"
 #include "base/fail.hpp"
+#include "base/thread.hpp"
 #include "base/wait.hpp"
 #include "transport/net/net_choice.hpp"
 
@@ -84,16 +85,22 @@ struct ProcessTable {
   bool inherited = false;  // the parent had workers when it forked
 };
 
+// Not static variables of with_table(): each instance of that template would have a table of its own.
+struct CurrentTable {
+  base::ForkMutex mutex;
+  ProcessTable* table SLIP_GUARDED_BY(mutex) = nullptr;  // never deleted: static objects may hold workers until the end
+};
+
 template <class Use>
 auto with_table(const Use& use) {
-  static base::ForkMutex mutex;
-  static ProcessTable* table SLIP_GUARDED_BY(mutex) = nullptr;
-  const base::LockGuard lock(mutex);
-  if (!table || table->process != ::getpid()) {
-    const bool inherited = table && (table->live > 0 || table->inherited);
-    table = new ProcessTable{.process = ::getpid(), .contexts = {}, .workers = {}, .inherited = inherited};
+  CurrentTable& current = base::process_wide<CurrentTable>();
+  const base::LockGuard lock(current.mutex);
+  const ProcessTable* const last = current.table;
+  if (!last || last->process != ::getpid()) {
+    const bool inherited = last && (last->live > 0 || last->inherited);
+    current.table = new ProcessTable{.process = ::getpid(), .contexts = {}, .workers = {}, .inherited = inherited};
   }
-  return use(*table);
+  return use(*current.table);
 }
 
 }  // namespace
