@@ -121,6 +121,18 @@ TEST(Interfaces, LeadToAddressesOfThisHost) {
   EXPECT_EQ(transport::own_address_towards(end, transport::InterfaceFilter("=lo")).text(), "[::1]:0");
 }
 
+// A listener that is bound to an interface accepts nothing from others, so it must not listen without the binding.
+TEST(Interfaces, ThatAreMissingCannotBeListenedAt) {
+  const transport::SocketAddress address = transport::SocketAddress::loopback(AF_INET);
+  EXPECT_TRUE(fails([&] { static_cast<void>(transport::Socket::listen(address, "slip-none")); }, ErrorCode::kIo,
+                    {address.text(), "slip-none"}));
+  for (const char* name : {"lo", "lo:1"}) {  // the second is a label of an address, as getifaddrs returns it
+    const transport::Socket listener = transport::Socket::listen(address, name);
+    const transport::Socket there = transport::Socket::connect(listener.local(), long_enough());
+    EXPECT_TRUE(listener.accept(long_enough()).valid()) << name;
+  }
+}
+
 // e1 has only the link-local address that the kernel gives every interface.
 TEST(Interfaces, WithoutAConfiguredAddressAreNotUsed) {
   std::string reason, names, address, only;

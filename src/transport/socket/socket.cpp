@@ -73,10 +73,12 @@ void set_low_delay(int descriptor, int family) {
 }
 
 // Returns 0 or an errno. Before Linux 5.7 only a privileged process may do this. Otherwise the routing table chooses
-// the interface, and that is not an error here.
+// the interface, and that is not an error here. "eth0:1" is the label of an address of eth0: the kernel lists it as an
+// interface, but binds only to eth0.
 int bind_to_interface(int descriptor, const std::string& interface) {
-  const auto bytes = static_cast<socklen_t>(interface.size() + 1);
-  const bool bound = ::setsockopt(descriptor, SOL_SOCKET, SO_BINDTODEVICE, interface.c_str(), bytes) == 0;
+  const std::string device = interface.substr(0, interface.find(':'));
+  const auto bytes = static_cast<socklen_t>(device.size() + 1);
+  const bool bound = ::setsockopt(descriptor, SOL_SOCKET, SO_BINDTODEVICE, device.c_str(), bytes) == 0;
   return bound || errno == EPERM ? 0 : errno;
 }
 
@@ -178,7 +180,7 @@ Socket Socket::listen(const SocketAddress& address, const std::string& interface
     socket = Socket(open_descriptor(where.family()));
     if (wanted == Port::kReused) set_option(socket.descriptor(), SOL_SOCKET, SO_REUSEADDR);
     if (where.family() == AF_INET6) set_option(socket.descriptor(), IPPROTO_IPV6, IPV6_V6ONLY);
-    if (!interface.empty()) static_cast<void>(bind_to_interface(socket.descriptor(), interface));
+    if (const int error = interface.empty() ? 0 : bind_to_interface(socket.descriptor(), interface)) return error;
     if (::bind(socket.descriptor(), where.data(), where.bytes()) != 0) return errno;
     if (wanted == Port::kFree) set_option(socket.descriptor(), SOL_SOCKET, SO_REUSEADDR);
     return ::listen(socket.descriptor(), kBacklog) == 0 ? 0 : errno;
@@ -191,7 +193,8 @@ Socket Socket::listen(const SocketAddress& address, const std::string& interface
       if (error == EADDRINUSE) error = try_ports(ports, [&](std::uint16_t port) { return try_listen(port, wanted); });
     }
   }
-  if (error != 0) fail_ports(ports, "cannot listen at " + address.text(), error);
+  const std::string through = interface.empty() ? "" : " through " + interface;
+  if (error != 0) fail_ports(ports, "cannot listen at " + address.text() + through, error);
   return socket;
 }
 
