@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include "base/clock.hpp"
 #include "support/errors.hpp"
@@ -107,6 +109,65 @@ TEST(Proofs, OfAnotherSecretAreRefused) {
   Wire wire(transport::random_secret(), transport::random_secret());
   EXPECT_TRUE(wire.run([&] { return wire.connects.is_foreign(); }));
   EXPECT_FALSE(wire.accepts.is_proven());
+}
+
+// Answers each connection until the test ends: with the proof of a secret, or by closing it.
+class Answering {
+ public:
+  enum class Way { kProof, kClose };
+  Answering(const transport::Secret& secret, std::vector<Way> ways)
+      : thread_([this, secret, ways = std::move(ways)] { answer(secret, ways); }) {}
+  ~Answering() {
+    over_.set();
+    thread_.join();
+  }
+  transport::SocketAddress address() const { return listener_.local(); }
+  std::size_t accepted() const { return accepted_; }
+
+ private:
+  void answer(const transport::Secret& secret, const std::vector<Way>& ways) {
+    const transport::Deadline end{long_enough().at_ns, &over_};
+    std::vector<transport::FrameSocket> ends;
+    try {
+      for (; accepted_ < ways.size(); ++accepted_) {
+        transport::Socket socket = listener_.accept(end);
+        if (ways[accepted_] == Way::kClose) continue;
+        transport::FrameSocket& one =
+            ends.emplace_back(std::move(socket), secret, transport::FrameSocket::Side::kAccepts);
+        while (!one.ended() && !one.is_proven()) {
+          if (transport::wait_for(one.socket().descriptor(), POLLIN, end) != transport::Waited::kReady) return;
+          one.pump();
+        }
+      }
+    } catch (const Error&) {  // the test has ended, or its deadline has passed: the test finds what is missing
+    }
+  }
+
+  const transport::Socket listener_ = transport::Socket::listen(transport::SocketAddress::loopback(AF_INET));
+  transport::AbortFlag over_;
+  std::atomic<std::size_t> accepted_{0};
+  std::thread thread_;
+};
+
+// A peer of another secret would answer the same at each attempt.
+TEST(Attempts, EndWithAForeignPeer) {
+  using enum Answering::Way;
+  const Answering foreign(transport::random_secret(), {kProof, kProof, kProof});
+  EXPECT_TRUE(fails(
+      [&] {
+        static_cast<void>(
+            transport::FrameSocket::reach_in_time(foreign.address(), transport::random_secret(), long_enough()));
+      },
+      ErrorCode::kIo, {foreign.address().text(), "does not know the secret of this job"}));
+  EXPECT_LE(foreign.accepted(), 1U);
+}
+
+// A peer with too many unproven connections closes new ones: a later attempt succeeds.
+TEST(Attempts, AreRepeatedIfThePeerCloses) {
+  using enum Answering::Way;
+  const transport::Secret secret = transport::random_secret();
+  const Answering busy(secret, {kClose, kClose, kProof});
+  EXPECT_TRUE(transport::FrameSocket::reach_in_time(busy.address(), secret, long_enough()).is_proven());
 }
 
 // A stranger that has recorded a rank and replays it is refused.

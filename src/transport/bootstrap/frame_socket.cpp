@@ -102,10 +102,8 @@ FrameSocket::FrameSocket(Socket socket, const Secret& secret, Side side)
 }
 
 FrameSocket FrameSocket::reach(const SocketAddress& peer, const Secret& secret, const Deadline& deadline,
-                               bool* refused) {
-  if (refused) *refused = true;  // remains true if connect throws
+                               bool* closed) {
   Socket socket = Socket::connect(peer, deadline);
-  if (refused) *refused = false;
   // Check this before sending anything: any user may listen at an abstract name, and the kernel knows which user does.
   if (!socket.same_user())
     base::fail(ErrorCode::kInvalidValue, {}, "a process of another user listens at {}: choose another name",
@@ -122,7 +120,9 @@ FrameSocket FrameSocket::reach(const SocketAddress& peer, const Secret& secret, 
     result.pump();
     if (result.is_foreign())
       base::fail(ErrorCode::kIo, {}, "the process that listens at {} {}", peer.text(), result.reason());
-    if (!result.is_proven() && result.ended()) base::fail(ErrorCode::kIo, {}, "{} closed the connection", peer.text());
+    if (result.is_proven() || !result.ended()) continue;
+    if (closed) *closed = true;
+    base::fail(ErrorCode::kIo, {}, "{} closed the connection", peer.text());
   }
   return result;
 }
@@ -130,14 +130,13 @@ FrameSocket FrameSocket::reach(const SocketAddress& peer, const Secret& secret, 
 FrameSocket FrameSocket::reach_in_time(const SocketAddress& peer, const Secret& secret, const Deadline& deadline) {
   for (std::int64_t limit = kFirstAttemptNs;; limit = std::min(2 * limit, kMaxAttemptNs)) {
     const Deadline end = deadline.within(limit);
-    bool refused = false;
+    bool closed = false;
     try {
-      return reach(peer, secret, end, &refused);
+      return reach(peer, secret, end, &closed);
     } catch (const Error& error) {
-      const bool late = error.code() == ErrorCode::kTimeout, closed = error.code() == ErrorCode::kIo && !refused;
-      if (late && end.at_ns != deadline.at_ns) continue;
+      if (error.code() == ErrorCode::kTimeout && end.at_ns != deadline.at_ns) continue;
       // The peer closed the connection because it had too many unproven ones, or its process is ending. The next
-      // attempt will show which.
+      // attempt will show which. A peer that answered as a foreign process would answer the same again.
       if (!closed || wait_a_moment(kPauseNs, deadline) != Waited::kReady) throw;
     }
   }

@@ -71,11 +71,11 @@ class FrameSocket {
 
   // Makes one attempt to connect, and returns when both ends have proven the secret. Throws kIo if no process listens
   // there, the peer is foreign, or it closed the connection; kTimeout if there was no answer before the deadline.
-  // `refused`, if not null: set to whether no connection was made.
+  // `closed`, if not null: set to true if the peer closed the connection and had sent nothing that is foreign.
   static FrameSocket reach(const SocketAddress& peer, const Secret& secret, const Deadline& deadline,
-                           bool* refused = nullptr);
-  // Repeats attempts until the deadline. If the connection is refused, throws kIo at once: the peer's process has
-  // ended.
+                           bool* closed = nullptr);
+  // Repeats attempts until the deadline, also if the peer closes the connection. Throws kIo at once if the connection
+  // is refused, because the peer's process has ended, and if the peer is foreign.
   static FrameSocket reach_in_time(const SocketAddress& peer, const Secret& secret, const Deadline& deadline);
 
   void trust() { max_body_ = kMaxBody; }  // the peer has identified itself
