@@ -2,13 +2,17 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <deque>
 #include <memory>
 #include <random>
+#include <string>
+#include <utility>
 
 #include "base/sync.hpp"
 #include "base/thread.hpp"
 #include "comm/link/pipe.hpp"
+#include "support/errors.hpp"
 
 namespace slip::test_pipe {
 namespace {
@@ -82,6 +86,42 @@ TEST_P(Pipes, KeepWhatGoesByAddressUntilItIsTaken) {
   outlet_.begin(sent.data(), sent.size(), nullptr);
   static_cast<void>(outlet_.drive());
   EXPECT_EQ(outlet_.done(), 2U);
+}
+
+// Callers sleep or yield after a call that moves nothing, so each window counts.
+TEST_P(Pipes, ReportEachWindowThatMoves) {
+  if (GetParam() != kNobody) GTEST_SKIP() << "no message goes through windows";
+  constexpr std::uint64_t kWindows = 3;
+  Bytes sent(kWindows * comm::PipeMemory::kCellBytes, std::byte{5}), in(sent.size());
+  outlet_.begin(sent.data(), sent.size(), nullptr);
+  inlet_.begin(in.data(), in.size(), nullptr);
+  EXPECT_TRUE(outlet_.drive());
+  EXPECT_FALSE(inlet_.drive());  // refuses the address
+  for (std::uint64_t window = 1; window <= kWindows; ++window) {
+    EXPECT_EQ(inlet_.done(), 0U);
+    EXPECT_TRUE(outlet_.drive()) << window;
+    EXPECT_TRUE(inlet_.drive()) << window;
+    EXPECT_FALSE(inlet_.drive()) << window;
+  }
+  EXPECT_EQ(inlet_.done(), 1U);
+  EXPECT_EQ(in, sent);
+}
+
+// The receiver's memory behind the message is not written.
+TEST_P(Pipes, RefuseAMessageThatIsTooLong) {
+  for (const auto& [sent_bytes, bytes] : {std::pair{20UL, 19UL}, {900UL, 899UL}, {5000UL, 4000UL}, {5000UL, 6000UL}}) {
+    const auto memory = std::make_unique<comm::PipeMemory>();
+    comm::PipeOutlet outlet(*memory, kByAddress);
+    comm::PipeInlet inlet(*memory, 1, 0, GetParam());
+    Bytes sent(sent_bytes, std::byte{1}), in(std::max(sent_bytes, bytes));
+    outlet.begin(sent.data(), sent_bytes, nullptr);
+    inlet.begin(in.data(), bytes, nullptr);
+    static_cast<void>(outlet.drive());
+    const std::string text =
+        "rank 1 expected " + std::to_string(bytes) + " bytes from rank 0 and got " + std::to_string(sent_bytes);
+    EXPECT_TRUE(test::fails([&] { static_cast<void>(inlet.drive()); }, ErrorCode::kMismatch, {text}));
+    EXPECT_EQ(in, Bytes(in.size())) << bytes;
+  }
 }
 
 // The other way is tried now and then. The sender's copy into the cells ends such a message at once.

@@ -41,8 +41,8 @@ void PipeOutlet::fill_cell(Message& message) {
   if (head.is_signed) head.signature = message.signature;
   if (head.by_address) {
     head.bytes = 0;
-    const std::byte* const at = message.data;
-    std::memcpy(head.data, &at, sizeof(at));
+    const PipeMemory::Address address{message.data, message.bytes};
+    std::memcpy(head.data, &address, sizeof(address));
     message.passed = message.bytes;
   } else {
     const std::uint64_t bytes = std::min(rest, PipeMemory::kCellBytes);
@@ -115,7 +115,13 @@ void PipeInlet::begin(std::byte* data, std::uint64_t bytes, const Signature* sig
   ++begun_;
 }
 
-// Returns false if the bytes of this cell have not arrived yet.
+// `bytes`: the length of the sender's message. In cells, it is the length up to this cell: more may follow.
+void PipeInlet::fail_length(const Message& message, std::uint64_t bytes) const {
+  base::fail(ErrorCode::kMismatch, {}, "rank {} expected {} bytes from rank {} and got {}", rank_, message.bytes, from_,
+             bytes);
+}
+
+// Returns false if bytes of this cell have not arrived yet.
 bool PipeInlet::take_cell(Message& message, const PipeMemory::Head& head) {
   if (refused_) return take_window(message);
   const bool expects = message.is_signed && message.received == 0;
@@ -126,6 +132,7 @@ bool PipeInlet::take_cell(Message& message, const PipeMemory::Head& head) {
                "same calls in the same order",
                rank_, from_);
   if (head.by_address) return take_address(message, head);
+  if (head.bytes > message.bytes - message.received) fail_length(message, message.received + head.bytes);
   const std::uint64_t cell = taken_ % PipeMemory::kCells;
   const bool measured = process_ != 0 && message.bytes >= PipeReach::kProcesses;
   const std::uint64_t began = measured ? base::ticks() : 0;
@@ -152,16 +159,17 @@ void PipeInlet::note_copy(Way way, std::uint64_t ticks, std::uint64_t bytes) {
 // Store, fence, load on both sides: either the sender sees `reading` and waits in close(), or this thread sees
 // `given_up`.
 bool PipeInlet::take_address(Message& message, const PipeMemory::Head& head) {
-  const std::byte* at = nullptr;
-  std::memcpy(&at, head.data, sizeof(at));
+  PipeMemory::Address address;
+  std::memcpy(&address, head.data, sizeof(address));
+  if (address.bytes != message.bytes) fail_length(message, address.bytes);
   const std::uint64_t began = base::ticks();
   memory_.reading.store(true, std::memory_order_relaxed);  // relaxed, like the next load: the fence orders them
   base::full_fence();
   bool read = false;
   if (!memory_.given_up.load(std::memory_order_relaxed)) {
-    if (process_ == 0) copy(message.data, at, message.bytes);
+    if (process_ == 0) copy(message.data, address.at, message.bytes);
     read = process_ == 0 ||
-           transport::read_process(process_, reinterpret_cast<std::uint64_t>(at), message.data, message.bytes);
+           transport::read_process(process_, reinterpret_cast<std::uint64_t>(address.at), message.data, message.bytes);
   }
   memory_.reading.store(false, std::memory_order_release);  // the reads are done before the sender sees false
   base::acquire_fence();                                    // the reads are done before the next load, too
@@ -179,6 +187,7 @@ bool PipeInlet::take_address(Message& message, const PipeMemory::Head& head) {
   return true;
 }
 
+// Copies one window. Returns false if bytes of the message are missing still.
 bool PipeInlet::take_window(Message& message) {
   const std::uint64_t taken = memory_.windows_taken.load(std::memory_order_relaxed);  // relaxed: this end writes it
   if (base::load_acquire(memory_.windows_filled) == taken) return false;  // acquire: the sender's bytes are visible
@@ -197,7 +206,8 @@ bool PipeInlet::drive() {
     const PipeMemory::Head& head = memory_.heads[taken_ % PipeMemory::kCells];
     if (base::load_acquire(head.number) != taken_ + 1) break;  // acquire: the sender's head and cell are visible
     Message& message = messages_[done_ % kDepth];
-    if (!take_cell(message, head)) break;
+    const std::uint64_t before = message.received;
+    if (!take_cell(message, head)) return moved || message.received > before;  // a window may have moved
     ++taken_;
     memory_.taken.store(taken_, std::memory_order_release);  // the reads are done before the sender writes again
     if (message.received == message.bytes) ++done_;

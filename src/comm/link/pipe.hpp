@@ -28,13 +28,18 @@ struct PipeMemory {
   struct alignas(64) Head {
     std::atomic<std::uint64_t> number{0};  // of the cell that the head announces, from 1 on
     std::uint32_t bytes = 0;
-    bool by_address = false;  // `data` holds the address of the bytes
+    bool by_address = false;  // `data` holds an Address
     bool is_signed = false;   // a message with a signature begins here
     Signature signature;
     std::byte data[kInHead] = {};
     std::uint32_t copy_ticks = 0;  // how long the sender copied into the cell, if the message is measured
   };
   static_assert(sizeof(Head) == 64);
+  struct Address {
+    const std::byte* at = nullptr;  // in the sender's memory
+    std::uint64_t bytes = 0;        // of the message
+  };
+  static_assert(sizeof(Address) <= kInHead);
 
   Head heads[kCells];
   // The receiver writes the next five members; they share a cache line.
@@ -112,6 +117,7 @@ class PipeInlet final : public LinkEnd {
     std::uint64_t copy_ticks = 0;  // of both ends, in cells
   };
   bool take_cell(Message& message, const PipeMemory::Head& head);
+  [[noreturn]] void fail_length(const Message& message, std::uint64_t bytes) const;
   bool take_address(Message& message, const PipeMemory::Head& head);
   bool take_window(Message& message);
   enum class Way { kCells, kAddress };
