@@ -22,8 +22,8 @@ class Verify : public testing::Test {
                      .writes = std::move(writes),
                      .waits = std::move(waits)});
   }
-  std::uint32_t flag_op(OpKind kind, std::uint32_t stream, std::uint32_t value) {
-    PlanNode node{.stream = stream, .kind = kind, .value = value, .name = "flag"};
+  std::uint32_t flag_op(OpKind kind, std::uint32_t stream, std::uint32_t value, std::vector<std::uint32_t> waits = {}) {
+    PlanNode node{.stream = stream, .kind = kind, .value = value, .name = "flag", .waits = std::move(waits)};
     (kind == OpKind::kWaitValue ? node.reads : node.writes).push_back(flag);
     return plan.add(std::move(node));
   }
@@ -153,6 +153,44 @@ TEST_F(Verify, FlagsThatCountUpAlternateTwoStreams) {
     turns(0, flag, answer, left_out);
     turns(1, answer, flag, left_out);
     EXPECT_EQ(verify(plan).verdict, Verdict::kRace) << left_out;
+  }
+}
+
+// Stream 2 also writes a value that would end the wait of stream 1. If it writes only after the read that follows the
+// wait, then stream 0 ended the wait. Otherwise stream 2 may have ended it before stream 0 wrote x.
+TEST_F(Verify, AWriterThatComesAfterTheWaitDoesNotEndIt) {
+  for (const bool waits : {true, false}) {
+    plan = Plan();
+    add(0, {}, {x});
+    flag_op(OpKind::kWriteValue, 0, 1);
+    flag_op(OpKind::kWaitValue, 1, 1);
+    const auto read = add(1, {x}, {});
+    flag_op(OpKind::kWriteValue, 2, 2, waits ? std::vector{read} : std::vector<std::uint32_t>());
+    const Verification found = verify(plan);
+    EXPECT_EQ(found.verdict, waits ? Verdict::kProven : Verdict::kRace) << found.text(plan);
+  }
+}
+
+// The same, but another flag makes stream 2 write after the read. It does not if stream 3 may set that flag, too.
+TEST_F(Verify, AWriterThatAnotherFlagHoldsBackDoesNotEndTheWait) {
+  const Buffer other = device.alloc(4, MemoryKind::kDevice, "other");
+  const auto other_op = [&](OpKind kind, std::uint32_t stream) {
+    PlanNode node{.stream = stream, .kind = kind, .value = 1, .name = "other"};
+    (kind == OpKind::kWaitValue ? node.reads : node.writes).push_back(other);
+    plan.add(std::move(node));
+  };
+  for (const bool has_stream_3 : {false, true}) {
+    plan = Plan();
+    add(0, {}, {x});
+    flag_op(OpKind::kWriteValue, 0, 1);
+    flag_op(OpKind::kWaitValue, 1, 1);
+    add(1, {x}, {});
+    other_op(OpKind::kWriteValue, 1);
+    other_op(OpKind::kWaitValue, 2);
+    flag_op(OpKind::kWriteValue, 2, 2);
+    if (has_stream_3) other_op(OpKind::kWriteValue, 3);
+    const Verification found = verify(plan);
+    EXPECT_EQ(found.verdict, has_stream_3 ? Verdict::kRace : Verdict::kProven) << found.text(plan);
   }
 }
 

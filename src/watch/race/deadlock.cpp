@@ -11,15 +11,25 @@
 namespace slip::watch {
 namespace {
 
+constexpr std::uint32_t kNoOp = ~std::uint32_t{0};
+
 // Ends every op that can end. Each remaining op waits for another remaining op.
 class DryRun {
  public:
-  explicit DryRun(const std::vector<OpWaits>& ops)
-      : ops_(ops), left_(ops.size()), ended_(ops.size()), waiters_(ops.size()) {
+  explicit DryRun(const std::vector<OpWaits>& ops) : ops_(ops), waiters_(ops.size()) {
     for (std::uint32_t op = 0; op < ops.size(); ++op) {
-      left_[op] = static_cast<std::uint32_t>(ops[op].all.size()) + (ops[op].any.empty() ? 0 : 1);
       for (const std::uint32_t other : ops[op].all) waiters_[other].push_back({op, false});
       for (const std::uint32_t other : ops[op].any) waiters_[other].push_back({op, true});
+    }
+  }
+  // `held`: an op that does not end, so that only the ops end that can end before it.
+  void run(std::uint32_t held = kNoOp) {
+    left_.assign(ops_.size(), 0);
+    ended_.assign(ops_.size(), false);
+    any_ended_.clear();
+    for (std::uint32_t op = 0; op < ops_.size(); ++op) {
+      left_[op] = static_cast<std::uint32_t>(ops_[op].all.size()) + (ops_[op].any.empty() ? 0 : 1);
+      if (op == held) ++left_[op];
       if (left_[op] == 0) end(op);
     }
     while (!ready_.empty()) {
@@ -148,7 +158,8 @@ class UnfinishedOps {
 }  // namespace
 
 std::vector<std::uint32_t> find_cycle(const std::vector<OpWaits>& ops) {
-  const DryRun run(ops);
+  DryRun run(ops);
+  run.run();
   const auto first_left = [&](const std::vector<std::uint32_t>& list) {
     return std::find_if(list.begin(), list.end(), [&](std::uint32_t op) { return !run.ended(op); });
   };
@@ -166,6 +177,18 @@ std::vector<std::uint32_t> find_cycle(const std::vector<OpWaits>& ops) {
   }
   path.erase(path.begin(), std::find(path.begin(), path.end(), op));
   return path;
+}
+
+void remove_later_writers(std::vector<OpWaits>& ops) {
+  DryRun run(ops);
+  for (std::uint32_t op = 0; op < ops.size(); ++op) {
+    std::vector<std::uint32_t>& any = ops[op].any;
+    if (any.size() < 2) continue;
+    run.run(op);
+    // `run` still knows the removed ops. That changes nothing: they do not end before this op in any run.
+    const auto later = [&run](std::uint32_t other) { return !run.ended(other); };
+    if (!std::all_of(any.begin(), any.end(), later)) std::erase_if(any, later);
+  }
 }
 
 std::vector<Deadlock> find_deadlocks(const TraceData& trace, std::span<const TraceSpan> spans) {

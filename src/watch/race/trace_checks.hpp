@@ -67,6 +67,11 @@ struct OpWaits {
 // none. Takes time linear in the number of waits.
 std::vector<std::uint32_t> find_cycle(const std::vector<OpWaits>& ops);
 
+// Removes from each `any` the ops that can only run after the op that waits for them: they do not end its wait. If all
+// of them are such ops, keeps them, so that find_cycle() finds the deadlock. Takes time linear in the number of waits
+// for each op that has several ops in `any`.
+void remove_later_writers(std::vector<OpWaits>& ops);
+
 // Cycles of waits among the ops of a trace that never ran: at most one is reported.
 std::vector<Deadlock> find_deadlocks(const TraceData& trace, std::span<const TraceSpan> spans);
 

@@ -108,6 +108,7 @@ std::vector<watch::OpWaits> waits_of(const Plan& plan, std::vector<std::uint32_t
     }
     if (result[op].any.empty()) unknown.push_back(op);
   }
+  watch::remove_later_writers(result);
   return result;
 }
 
