@@ -168,6 +168,20 @@ TEST_F(Check, AWaitOfTheLegacyStreamIsABarrierItself) {
   EXPECT_TRUE(checked().superfluous.empty()) << report.text();
 }
 
+// The wait makes `one` come after the legacy work, so that the sync covers the download. A name does not make a stream
+// the legacy stream.
+TEST_F(Check, AStreamWithTheNameLegacyIsAnOrdinaryStream) {
+  for (const Name name : {Name("other"), Name("legacy")}) {
+    open();
+    const Stream one = device->stream({.name = name});
+    device->legacy_stream().copy(*pinned, *x, "download");
+    work(*a, "other", {}, {*y});
+    one.wait(a->record());
+    one.sync();
+    EXPECT_TRUE(checked().superfluous.empty()) << report.text();
+  }
+}
+
 TEST_F(Check, AWaitOfTheLegacyStreamThatOrdersNothingIsReported) {
   open();
   work(*a, "other", {}, {*y});

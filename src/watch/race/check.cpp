@@ -34,16 +34,29 @@ using WaitKey = std::tuple<std::string_view, std::int32_t, SourceLine, std::uint
 
 constexpr std::uint64_t kMaxPasses = 8;  // limit for cost_of(): number of replays, each of which passes over the trace
 
+// A program may name its own streams "legacy". Of these streams of a device, the legacy stream has the lowest id,
+// because it is opened with the device.
+std::unordered_set<std::uint64_t> legacy_streams(const TraceData& trace) {
+  std::map<std::uint32_t, std::uint64_t> lowest;  // by device
+  for (const TraceRecord& record : trace.records) {
+    if (record.kind != RecordKind::kStreamOpen || record.name != "legacy") continue;
+    std::uint64_t& id = lowest.try_emplace(record.device, record.stream).first->second;
+    id = std::min(id, record.stream);
+  }
+  std::unordered_set<std::uint64_t> result;
+  for (const auto& [device, id] : lowest) result.insert(id);
+  return result;
+}
+
 // Finds the waits and the legacy barriers that no conflict needs, and the time that they cost. `spans` is
 // trace.spans().
 class SuperfluousFinder {
  public:
   SuperfluousFinder(const TraceData& trace, std::span<const TraceSpan> spans)
-      : trace_(trace), spans_(spans), ops_(spans, SpanChoice::kSubmitted) {
+      : trace_(trace), spans_(spans), ops_(spans, SpanChoice::kSubmitted), legacy_(legacy_streams(trace)) {
     for (std::uint32_t i = 0; i < trace.records.size(); ++i) {
       const TraceRecord& record = trace.records[i];
-      if (record.kind == RecordKind::kStreamOpen && record.name == "legacy") legacy_.insert(record.stream);
-      else if (is_command(record)) commands_[record.stream].push_back(i);
+      if (is_command(record)) commands_[record.stream].push_back(i);
       else if (record.kind == RecordKind::kSync || record.kind == RecordKind::kQuery) syncs_.push_back(record.sequence);
     }
   }
@@ -194,7 +207,7 @@ class SuperfluousFinder {
   const TraceData& trace_;
   std::span<const TraceSpan> spans_;
   OpsOfStreams ops_;
-  std::unordered_set<std::uint64_t> legacy_;
+  const std::unordered_set<std::uint64_t> legacy_;
   std::unordered_map<std::uint64_t, std::vector<std::uint32_t>> commands_;  // record indices by stream
   std::vector<std::uint64_t> syncs_;                                        // sequence numbers
   std::map<WaitKey, WaitGroup> waits_;
