@@ -159,7 +159,7 @@ class Trace final : public Observer {
   void stop();  // ends recording; a second call does nothing
   void on(const Record& record) override;
 
-  // The records so far, also during recording.
+  // The records so far, also during recording. In a forked child, a trace of the parent is empty.
   TraceData data() const;
   // Replaces the file atomically. A failure throws kIo with the path and the reason, and keeps the old file.
   void write(const std::string& path, Here here = Here::at()) const;

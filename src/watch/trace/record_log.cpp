@@ -190,8 +190,11 @@ void RecordLog::describe(Shard& shard, const Range& range) noexcept {
   packer.put(block->name);
 }
 
+// relaxed: see forks()
+bool RecordLog::is_inherited() const noexcept { return g_forks.load(std::memory_order_relaxed) != forks_; }
+
 void RecordLog::add(const Record& record) noexcept {
-  if (g_forks.load(std::memory_order_relaxed) != forks_) [[unlikely]]
+  if (is_inherited()) [[unlikely]]
     return;
   const std::uint16_t parts = parts_of(record);
   Shard& shard = shards_[record.thread % kShards];
@@ -324,6 +327,7 @@ TraceProcess this_process() {
 }  // namespace
 
 TraceData RecordLog::collect() const {
+  if (is_inherited()) return {};
   std::vector<Cursor> cursors;
   for (const Shard& shard : shards_) {
     Cursor cursor;

@@ -22,7 +22,8 @@ class RecordLog {
 
   // Thread-safe. If memory is full, the record is dropped and counted. A forked child records nothing.
   void add(const Record& record) noexcept;
-  // Thread-safe, also while records are added. A record that is being added at that moment may be missing.
+  // Thread-safe, also while records are added. A record that is being added at that moment may be missing. Empty in a
+  // forked child, whatever its parent recorded.
   TraceData collect() const;
 
  private:
@@ -43,6 +44,7 @@ class RecordLog {
     std::array<std::uint64_t, kDescribed> described SLIP_GUARDED_BY(lock){};
   };
 
+  bool is_inherited() const noexcept;  // this process was forked after the log was constructed
   std::byte* allocate(Shard& shard, std::size_t bytes) noexcept SLIP_REQUIRES(shard.lock);
   void describe(Shard& shard, const Range& range) noexcept SLIP_REQUIRES(shard.lock);
 
