@@ -41,14 +41,20 @@ void write_process_trace() {
 // this handler runs after write_process_trace().
 void report_process_races() {
   if (::getpid() != g_process) return;
-  g_check->stop();
-  const RaceReport report = g_check->report();
-  base::log_line("SLIP_CHECK: " + report.text());
-  if (base::env().launch_blocking)
-    base::log_line(
-        "SLIP_CHECK: SLIP_LAUNCH_BLOCKING=1 makes the host wait after every op, so races between ops cannot be "
-        "found: check again without it");
-  if (report.races.empty()) return;
+  bool has_races = false;
+  try {
+    g_check->stop();
+    const RaceReport report = g_check->report();
+    has_races = !report.races.empty();
+    base::log_line("SLIP_CHECK: " + report.text());
+    if (base::env().launch_blocking)
+      base::log_line(
+          "SLIP_CHECK: SLIP_LAUNCH_BLOCKING=1 makes the host wait after every op, so races between ops cannot be "
+          "found: check again without it");
+  } catch (const std::exception& error) {
+    base::log_line(fmt::format("SLIP_CHECK: {}", error.what()));
+  }
+  if (!has_races) return;
   std::fflush(nullptr);
   ::_exit(kRaceStatus);
 }
