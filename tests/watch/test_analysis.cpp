@@ -4,6 +4,7 @@
 #include <random>
 
 #include "made_trace.hpp"
+#include "support.hpp"
 #include "watch/analysis/op_graph.hpp"
 
 namespace slip::test_analysis {
@@ -112,6 +113,25 @@ TEST(Analysis, AWaitIsADependencyFromTheNextOpOn) {
   const Analysed run(made);
   expect_start(run, 3, StartCause::kDependency, 0, 50);
   EXPECT_EQ(watch::op_graph(run.data, run.spans).predecessors(3), (std::vector<std::uint32_t>{2, 0}));
+}
+
+// Another program's trace has no waits. A damaged file may have both the mark of such a trace and a wait, which has no
+// span.
+TEST(Analysis, AWaitInADamagedForeignFileIsFollowed) {
+  MadeTrace made;
+  made.op({.stream = 1, .queued = 0, .started = 0, .ended = 50});  // 0
+  made.wait(2, 1, 1);
+  made.op({.stream = 2, .queued = 1, .started = 50, .ended = 60});  // 1
+  TraceData trace = made.data();
+  trace.foreign = true;
+  const watch_test::Folder folder;
+  write_trace(trace, folder.file("t.json"));
+  const TraceData read = read_trace(folder.file("t.json"));
+  ASSERT_TRUE(read.foreign);
+  ASSERT_EQ(read.of({RecordKind::kEventWait}).size(), 1U);
+  const std::vector<TraceSpan> spans = read.spans();
+  EXPECT_EQ(watch::op_graph(read, spans).predecessors(1), std::vector<std::uint32_t>{0});
+  EXPECT_EQ(analyse(read, spans).starts.size(), 2U);
 }
 
 // Stream 2 has no op between its wait and its event. The event must cover the wait nevertheless.
