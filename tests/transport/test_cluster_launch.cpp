@@ -291,6 +291,14 @@ TEST_F(ClusterLaunch, SlipIsInThePathOfTheRanks) {
   EXPECT_TRUE(contains(job.out.all(), "[rank 0 host a] slip ")) << job.out.all();
 }
 
+// An empty entry would be the current directory of the ranks.
+TEST_F(ClusterLaunch, AnEmptyPathGetsNoEmptyEntry) {
+  make_shell("host=$1; shift; exec env -i \"$@\"\n");
+  Launched job(words("a", {"-n", "1", "--no-tag-output", "--", "/bin/sh", "-c", "echo $PATH"}));
+  EXPECT_EQ(job.status(), 0) << job.err.all();
+  EXPECT_EQ(job.out.all(), std::filesystem::canonical(SLIP_PROGRAM).parent_path().string() + "\n");
+}
+
 TEST_F(ClusterLaunch, TheSecretIsOnNoCommandLine) {
   HeldFifo held(folder_);
   const std::string file = folder_.path("id");

@@ -250,7 +250,10 @@ class Agent : base::NoCopy {
   void add_own_folder() {
     std::error_code error;
     const std::filesystem::path own = std::filesystem::read_symlink("/proc/self/exe", error);
-    if (!error) job_->variables["PATH"] = variable("PATH") + ":" + own.parent_path().string();
+    if (error) return;
+    const std::string path = variable("PATH");
+    // Without the condition, the PATH would begin with an empty entry, which is the current directory.
+    job_->variables["PATH"] = path + (path.empty() ? "" : ":") + own.parent_path().string();
   }
 
   // Sends up to `limit` bytes of output, and closes the pipe at its end. If the launcher takes no more bytes, the
