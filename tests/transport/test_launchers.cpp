@@ -165,6 +165,17 @@ TEST(SlipLaunch, SaysWhatItCannotRun) {
   EXPECT_NE(outcome.out.find("4096"), std::string::npos) << outcome.out;
 }
 
+// exec keeps an ignored signal. The kernel would then reap the ranks, and nothing would remain of their status.
+SLIP_CHILD(SlipLaunch, IgnoresSigchld) {
+  ::signal(SIGCHLD, SIG_IGN);
+  ::execl(SLIP_PROGRAM, SLIP_PROGRAM, "launch", "-n", "2", "--timeout", "60", "--", "sh", "-c", "exit 7", nullptr);
+}
+
+TEST(SlipLaunch, GetsTheStatusIfItsParentIgnoredSigchld) {
+  const Outcome outcome = shell("timeout -s KILL 60 " + own_path() + " " + child_argument("SlipLaunch.IgnoresSigchld"));
+  EXPECT_EQ(outcome.status, 7) << outcome.out;
+}
+
 TEST(SlipLaunch, TagsLinesAndPassesVariables) {
   const Outcome outcome = shell(kLaunch +
                                 "-n 3 --tag-output --env WORD=hello --env 'TWO=a b' -- "
