@@ -13,9 +13,12 @@
 #include <utility>
 
 #include "base/clock.hpp"
+#include "base/env.hpp"
 #include "support/processes.hpp"
 #include "support/ranks.hpp"
+#include "transport/job/child_process.hpp"
 #include "transport/job/launch_info.hpp"
+#include "transport/launched.hpp"
 #include "transport/socket/socket.hpp"
 
 namespace slip::test::test_launchers {
@@ -165,6 +168,20 @@ TEST(SlipLaunch, SaysWhatItCannotRun) {
   EXPECT_NE(outcome.out.find("4096"), std::string::npos) << outcome.out;
 }
 
+// The entries of PATH are relative to the directory of the ranks. A directory with the name of the program is passed
+// over.
+TEST(SlipLaunch, FindsTheProgramInThePathOfTheRanks) {
+  const Folder folder;
+  std::filesystem::create_directories(folder.path("first/greet"));
+  std::filesystem::create_directory(folder.path("second"));
+  const std::string program = folder.write("second/greet", "#!/bin/sh\necho hello\n");
+  ::chmod(program.c_str(), 0700);
+  const Outcome outcome =
+      shell(kLaunch + "-n 1 --timeout 60 --workdir " + folder.path() + " --env PATH=first:second -- greet");
+  EXPECT_EQ(outcome.status, 0) << outcome.out;
+  EXPECT_NE(outcome.out.find("hello\n"), std::string::npos) << outcome.out;
+}
+
 // exec keeps an ignored signal. The kernel would then reap the ranks, and nothing would remain of their status.
 SLIP_CHILD(SlipLaunch, IgnoresSigchld) {
   ::signal(SIGCHLD, SIG_IGN);
@@ -174,6 +191,24 @@ SLIP_CHILD(SlipLaunch, IgnoresSigchld) {
 TEST(SlipLaunch, GetsTheStatusIfItsParentIgnoredSigchld) {
   const Outcome outcome = shell("timeout -s KILL 60 " + own_path() + " " + child_argument("SlipLaunch.IgnoresSigchld"));
   EXPECT_EQ(outcome.status, 7) << outcome.out;
+}
+
+// The next descriptor that is opened becomes the standard input of this process, and that of its child.
+SLIP_CHILD(SlipLaunch, StartsAChildWithoutInput) {
+  ::close(STDIN_FILENO);
+  transport::ChildProgram program{.command = {"sh", "-c", "test -e /proc/self/fd/0"},
+                                  .environment = base::env_with({})};
+  sigemptyset(&program.mask);
+  const transport::StartedChild child = transport::start_child(program, "the shell");
+  ASSERT_EQ(child.error, 0);
+  int status = 0;
+  ASSERT_EQ(::waitpid(child.pid, &status, 0), child.pid);
+  EXPECT_EQ(status, 0);
+}
+
+TEST(SlipLaunch, AChildHasAnInputIfItsParentHasNone) {
+  const Outcome outcome = shell(own_path() + " " + child_argument("SlipLaunch.StartsAChildWithoutInput"));
+  EXPECT_EQ(outcome.status, 0) << outcome.out;
 }
 
 TEST(SlipLaunch, TagsLinesAndPassesVariables) {

@@ -7,6 +7,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <string_view>
 
 #include "base/fail.hpp"
@@ -33,16 +34,24 @@ std::string path_of(const std::vector<std::string>& environment) {
   return "/usr/local/bin:/usr/bin:/bin";
 }
 
-// The file of a program, searched in the PATH of the child's environment: execvpe() would search the PATH of this
+// Whether the child can run the file. It does so in `directory`, or, if that is empty, in that of this process.
+bool can_run(const std::filesystem::path& directory, const std::string& file) {
+  const std::filesystem::path path = directory / file;  // an absolute `file` replaces `directory`
+  std::error_code error;
+  return std::filesystem::is_regular_file(path, error) && ::access(path.c_str(), X_OK) == 0;
+}
+
+// The file of the program, searched in the PATH of the child's environment: execvpe() would search the PATH of this
 // process. If it is not found, returns the name unchanged, so that execvpe() reports the error.
-std::string file_of(const std::string& program, const std::vector<std::string>& environment) {
+std::string file_of(const ChildProgram& child) {
+  const std::string& program = child.command.front();
   if (program.find('/') != std::string::npos) return program;
-  const std::string path = path_of(environment);
+  const std::string path = path_of(child.environment);
   for (std::size_t at = 0; at <= path.size();) {
     const std::size_t end = std::min(path.find(':', at), path.size());
     const std::string folder = path.substr(at, end - at);
     std::string file = (folder.empty() ? "." : folder) + "/" + program;
-    if (::access(file.c_str(), X_OK) == 0) return file;
+    if (can_run(child.directory, file)) return file;
     at = end + 1;
   }
   return program;
@@ -66,15 +75,22 @@ struct ChildSetup {
   ::_exit(kNotRun);
 }
 
+// Makes `from` the standard descriptor `to` of the program. Only async-signal-safe calls.
+void use_as(int from, int to, const ChildSetup& setup) {
+  // dup2() of equal descriptors does nothing, and exec would close this one.
+  const bool done = from == to ? ::fcntl(to, F_SETFD, 0) == 0 : ::dup2(from, to) >= 0;
+  if (!done) report_failure(setup);
+}
+
 // Runs in the forked child: turns it into the program.
 [[noreturn]] void exec_program(const ChildSetup& setup) {
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != setup.parent) ::_exit(kNotRun);  // the parent was killed before prctl()
   if (setup.guard) setup.guard->add(::getpid());
-  ::dup2(setup.in, STDIN_FILENO);
-  if (setup.out >= 0) ::dup2(setup.out, STDOUT_FILENO);
-  if (setup.err >= 0) ::dup2(setup.err, STDERR_FILENO);
+  use_as(setup.in, STDIN_FILENO, setup);
+  if (setup.out >= 0) use_as(setup.out, STDOUT_FILENO, setup);
+  if (setup.err >= 0) use_as(setup.err, STDERR_FILENO, setup);
   if (setup.directory && ::chdir(setup.directory) != 0) report_failure(setup);
   ::sigprocmask(SIG_SETMASK, &setup.mask, nullptr);
   ::execvpe(setup.file, setup.arguments.data(), setup.environment.data());
@@ -84,8 +100,12 @@ struct ChildSetup {
 }  // namespace
 
 StartedChild start_child(const ChildProgram& program, const std::string& name) {
-  const std::string file = file_of(program.command.front(), program.environment);
-  const OwnedDescriptor nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  const std::string file = file_of(program);
+  OwnedDescriptor nothing;
+  if (program.in < 0) {
+    nothing.reset(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+    if (nothing.number() < 0) base::fail_errno("cannot open /dev/null", errno);
+  }
   Pipe failure = make_pipe();
   const ChildSetup setup{.file = file.c_str(),
                          .directory = program.directory.empty() ? nullptr : program.directory.c_str(),

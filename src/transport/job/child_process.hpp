@@ -16,7 +16,9 @@ namespace slip::transport {
 class JobGuard;
 
 struct ChildProgram {
-  std::vector<std::string> command = {};      // the program, searched in the PATH of `environment`, and its arguments
+  // The program and its arguments. A program without '/' is searched in the PATH of `environment`, whose relative
+  // entries begin at `directory`.
+  std::vector<std::string> command = {};
   std::vector<std::string> environment = {};  // "NAME=value"
   std::string directory = {};                 // the working directory; empty: that of this process
   int in = -1;                                // -1: /dev/null
@@ -32,8 +34,8 @@ struct StartedChild {
   int error = 0;  // errno: the program cannot be run, and the child has ended; 0: it runs
 };
 
-// Returns when the program runs or cannot be run. The caller reaps the child in both cases. Throws kIo if fork() fails.
-// `name` is for that error: "rank 3".
+// Returns when the program runs or cannot be run. The caller reaps the child in both cases. Throws kIo if the system
+// lacks a process or a descriptor for it. `name` is for that error: "rank 3".
 StartedChild start_child(const ChildProgram& program, const std::string& name);
 
 // JobSignals: the signals that a launcher handles while its job runs, read from a signalfd. Meanwhile they are blocked
