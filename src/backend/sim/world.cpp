@@ -258,7 +258,7 @@ bool World::poll() {
   mutex_.unlock();
   for (AwaitedPoint& each : awaited) {
     runtime::DeviceCore* core = each.point.stream->core;  // null: its device finished its work and was closed
-    each.reached = !core || core->backend->reached(each.point.stream, each.point.position);
+    each.reached = !core || core->backend->reached(*each.point.stream, each.point.position);
   }
   mutex_.lock();
   for (const AwaitedPoint& each : awaited) {
