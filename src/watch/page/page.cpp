@@ -95,14 +95,14 @@ std::string fixes_text(const Race& race, const std::vector<RaceFix>& fixes) {
 
 void add_races(std::vector<Finding>& list, const RaceReport& report) {
   for (const Race& race : report.races) {
-    list.push_back({"race",
-                    fmt::format("'{}' and '{}' touch the same bytes of '{}'{}", race.first.name, race.second.name,
-                                race.buffer_name, times_text(race.times)),
-                    fmt::format("Bytes {} to {}:\n{}{}Nothing orders the two accesses.{}", race.offset,
-                                race.offset + race.bytes, side_text(race.first), side_text(race.second),
-                                fixes_text(race, report.fixes)),
-                    {race.first, race.second},
-                    {}});
+    list.push_back(
+        {"race",
+         fmt::format("'{}' and '{}' touch the same bytes of '{}'{}", race.first.name, race.second.name,
+                     race.buffer_name, times_text(race.times)),
+         fmt::format("Bytes {} to {}:\n{}{}Nothing orders the two accesses.{}", race.offset, race.offset + race.bytes,
+                     side_text(race.first), side_text(race.second), fixes_text(race, report.fixes)),
+         {race.first, race.second},
+         {}});
   }
 }
 
