@@ -185,12 +185,13 @@ class PlacementFinder {
 
   void require_device(const TopoSystem& system, int device, int rank, bool asked) const {
     if (device >= 0 && at(device) < system.devices.size()) return;
-    base::fail(ErrorCode::kInvalidValue, here_,
-               "rank {} has topology device {} ({}), but '{}' has {} devices: give a file with more devices, choose a "
-               "device with SLIP_TOPO_DEVICE (or option topo_device; several ranks may share a device), or start "
-               "fewer ranks on the host",
-               rank, device, asked ? "set by SLIP_TOPO_DEVICE or topo_device" : "its index among the ranks of the host",
-               system.name, system.devices.size());
+    base::fail(
+        ErrorCode::kInvalidValue, here_,
+        "rank {} has topology device {} ({}) of '{}', which has {} devices: give a file with more devices, choose "
+        "a device with SLIP_TOPO_DEVICE (or option topo_device; several ranks may share a device), or start "
+        "fewer ranks on the host",
+        rank, device, asked ? "set by SLIP_TOPO_DEVICE or topo_device" : "its index among the ranks of the host",
+        system.name, system.devices.size());
   }
 
   transport::Bootstrap& bootstrap_;

@@ -213,8 +213,8 @@ void require_writable(const Costs& costs, Here here) {
   }
   const auto require_slowdown = [&](double slowdown) {
     if (!(slowdown >= 0 && slowdown <= sim::kMaxSlowdown))
-      base::fail(ErrorCode::kInvalidValue, here, "costs with a slowdown of {}: 0 to {} is expected", slowdown,
-                 sim::kMaxSlowdown);
+      base::fail(ErrorCode::kInvalidValue, here, "costs with a slowdown of {}: at least 0 and at most {} is expected",
+                 slowdown, sim::kMaxSlowdown);
   };
   require_slowdown(costs.kernel_slowdown);
   require_slowdown(costs.load_slowdown);

@@ -177,7 +177,8 @@ class TraceReader {
     if (in_order) return;
     const auto twice = std::ranges::adjacent_find(data_.records, {}, &TraceRecord::sequence);
     if (twice != data_.records.end())
-      json_.fail(fmt::format("two records with the same sequence number (\"seq\" {})", twice->sequence));
+      json_.fail(fmt::format("two records with the same sequence number, so the same place in the order (\"seq\" {})",
+                             twice->sequence));
   }
 
   Picos end_of(const TraceEvent& event) const {
@@ -190,7 +191,9 @@ class TraceReader {
     if (records_.size() >= kMaxRecords) json_.fail(fmt::format("more than {} records", kMaxRecords));
     if (sequence == 0) json_.fail("a record without its sequence number (\"seq\")");
     TraceRecord* record = records_.add(sequence);
-    if (!record) json_.fail(fmt::format("two records with the same sequence number (\"seq\" {})", sequence));
+    if (!record)
+      json_.fail(fmt::format("two records with the same sequence number, so the same place in the order (\"seq\" {})",
+                             sequence));
     return *record;
   }
 
