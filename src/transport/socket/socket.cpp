@@ -240,6 +240,23 @@ Socket Socket::connect(const SocketAddress& peer, const Deadline& deadline, cons
   }
 }
 
+// Errors of accept(2) that concern one connection, which is lost: the next call may succeed. ECONNABORTED: its peer has
+// closed it already. EPERM: the firewall forbids it. The others: errors of the network that the new socket had already.
+static bool is_error_of_connection(int error) {
+  switch (error) {
+    case ECONNABORTED:
+    case EPERM:
+    case EPROTO:
+    case ENOPROTOOPT:
+    case ENONET:
+    case ENETDOWN:
+    case ENETUNREACH:
+    case EHOSTDOWN:
+    case EHOSTUNREACH: return true;
+    default: return false;
+  }
+}
+
 std::optional<Socket> Socket::try_accept(int& error) const {
   for (;;) {
     const int accepted = ::accept4(descriptor(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
@@ -249,8 +266,7 @@ std::optional<Socket> Socket::try_accept(int& error) const {
       return Socket(accepted);
     }
     if (would_block(error)) error = 0;
-    // ECONNABORTED: that peer has closed its connection already; try the next one.
-    if (error != ECONNABORTED && error != EINTR) return std::nullopt;
+    if (error != EINTR && !is_error_of_connection(error)) return std::nullopt;
   }
 }
 
