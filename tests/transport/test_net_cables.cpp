@@ -1,4 +1,8 @@
 // Connections over a cable that is slow, loses packets or is cut.
+#include <arpa/inet.h>
+
+#include <array>
+
 #include "support/errors.hpp"
 #include "transport/cable.hpp"
 #include "transport/net_ends.hpp"
@@ -80,6 +84,40 @@ TEST(Cables, MayBeCut) {
     cut.set_value(soon.at_ns);
     EXPECT_TRUE(
         fails([&] { sender->wait(request, soon); }, ErrorCode::kTimeout, {"rank 1 at 10.77.0.2:", "with tag 3"}));
+  });
+  if (!reason.empty()) GTEST_SKIP() << reason;
+}
+
+// Nothing is under way when the interface goes down, so the kernel sends nothing that could remain unacknowledged.
+TEST(Cables, ACutOfAnIdleConnectionIsNoticed) {
+  std::promise<transport::SocketAddress> address;
+  std::promise<void> over;
+  const std::string reason = Cable::run([&](int end) {
+    std::array<std::byte, 1> byte{};
+    if (end == 1) {
+      sockaddr_in own{};
+      own.sin_family = AF_INET;
+      ASSERT_EQ(::inet_pton(AF_INET, kCableHosts[1], &own.sin_addr), 1);
+      const auto listener = transport::Socket::listen({reinterpret_cast<const sockaddr*>(&own), sizeof(own)});
+      address.set_value(listener.local());
+      const transport::Socket peer = listener.accept(long_deadline());
+      peer.recv(byte, long_deadline());
+      peer.send(byte, long_deadline());  // acknowledges the byte, too
+      over.get_future().wait();
+      return;
+    }
+    const auto socket = transport::Socket::connect(address.get_future().get(), long_deadline());
+    socket.send(byte, long_deadline());
+    socket.recv(byte, long_deadline());
+    std::int64_t since = 0, silent_ns = 0;
+    EXPECT_EQ(transport::unanswered_ns(socket, since), 0);
+    EXPECT_TRUE(Cable::cut());
+    EXPECT_EQ(socket.try_send(byte).bytes, 1U);
+    const transport::Deadline deadline = long_deadline();
+    while (silent_ns == 0 && transport::wait_a_moment(1'000'000, deadline) == transport::Waited::kReady)
+      silent_ns = transport::unanswered_ns(socket, since);
+    EXPECT_GT(silent_ns, 0);
+    over.set_value();
   });
   if (!reason.empty()) GTEST_SKIP() << reason;
 }

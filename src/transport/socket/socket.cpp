@@ -343,7 +343,9 @@ std::int64_t unanswered_ns(const Socket& socket, std::int64_t& since_ns) {
   tcp_info info{};
   socklen_t bytes = sizeof(info);
   const bool known = ::getsockopt(socket.descriptor(), IPPROTO_TCP, TCP_INFO, &info, &bytes) == 0;
-  if (!known || info.tcpi_unacked == 0) return since_ns = 0;
+  // If the kernel cannot send at all, because the interface is down, nothing is unacknowledged. It then probes the
+  // connection, as for a peer that does not read, but the probes get no answer.
+  if (!known || (info.tcpi_unacked == 0 && info.tcpi_probes == 0)) return since_ns = 0;
   // If the connection was idle before, the last acknowledgement is older than the bytes. So the silence begins with the
   // first call that finds bytes under way, or with a later acknowledgement.
   const std::int64_t now = base::now_ns(), answered = now - std::int64_t{1'000'000} * info.tcpi_last_ack_recv;
