@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """clang-tidy (.clang-tidy) and the thread-safety analysis of clang over src/; every finding is an error.
 
-usage: scripts/check_tidy.py [PATH...]    the sources below these paths; without PATH all of src/
+usage: scripts/check_tidy.py [PATH...]       the sources below these paths; without PATH all of src/
+       scripts/check_tidy.py --since COMMIT  the sources that changed since this commit, or whose header of the same name did
 
 clang-tidy spends nearly all of its time on the headers that a source includes. So sources are checked in groups, each group
 as one translation unit. Sources whose local names (anonymous namespaces, macros) collide are put into different groups. A
@@ -153,8 +154,22 @@ def check(groups, flags):
     return list(findings)
 
 
+def changed_since(commit):
+    """The sources of src/ that changed since the commit, or whose header of the same name did."""
+    command = ["git", "diff", "--name-only", "--diff-filter=d", commit, "--", "src"]
+    names = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split()
+    sources = {ROOT / re.sub(r"\.hpp$", ".cpp", name) for name in names}
+    return sorted(source for source in sources if source.suffix == ".cpp" and source.exists())
+
+
 def main():
-    paths = [Path(path).resolve() for path in sys.argv[1:]] or [ROOT / "src"]
+    if sys.argv[1:2] == ["--since"] and len(sys.argv) == 3:
+        paths = changed_since(sys.argv[2])
+        if not paths:
+            print(f"check_tidy: ok, no source changed since {sys.argv[2]}")
+            return 0
+    else:
+        paths = [Path(path).resolve() for path in sys.argv[1:]] or [ROOT / "src"]
     subprocess.run([ROOT / "scripts/setup.sh", "tidy"], check=True)
     flags, cuda = compile_flags(), cuda_flags()
     sources = sorted(p for path in paths for p in ([path] if path.is_file() else path.rglob("*.cpp")))

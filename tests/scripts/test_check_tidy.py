@@ -1,6 +1,7 @@
 """check_tidy.py: the groups of sources that it checks as one, and its findings, with scripts in the place of clang-tidy."""
 
 import os
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -96,6 +97,32 @@ class Check(unittest.TestCase):
     def test_a_group_that_is_killed_is_checked_again_in_parts(self):
         script = '[ $(wc -l < "$3") -gt 1 ] && kill -9 $$\nif grep -q b.cpp "$3"; then echo "/b.cpp:1:1: error: bad [x]"; exit 1; fi'
         self.assertEqual(self.check(script, [["/a.cpp", "/b.cpp"]]), ["/b.cpp:1:1: error: bad [x]"])
+
+
+class ChangedSources(unittest.TestCase):
+    def test_since_a_commit(self):
+        with tempfile.TemporaryDirectory() as folder:
+            root = Path(folder)
+
+            def git(*words):
+                identity = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+                subprocess.run(["git", *identity, *words], cwd=root, check=True, capture_output=True)
+
+            for name in ("src/same.cpp", "src/changed.cpp", "src/header.cpp", "src/header.hpp", "src/gone.cpp", "tests/a.cpp"):
+                (root / name).parent.mkdir(exist_ok=True)
+                (root / name).write_text("int a;\n")
+            git("init", "-q")
+            git("add", ".")
+            git("commit", "-q", "-m", "before")
+            for name in ("src/changed.cpp", "src/header.hpp", "src/alone.hpp", "tests/a.cpp"):
+                (root / name).write_text("int b;\n")
+            (root / "src/gone.cpp").unlink()
+            git("add", "-A")
+            git("commit", "-q", "-m", "after")
+            with mock.patch.object(check_tidy, "ROOT", root):
+                found = check_tidy.changed_since("HEAD~1")
+                self.assertEqual(check_tidy.changed_since("HEAD"), [])
+            self.assertEqual(found, [root / "src/changed.cpp", root / "src/header.cpp"])
 
 
 class CudaSources(unittest.TestCase):
