@@ -34,10 +34,6 @@ inline void notify_memory_end(const void* data, std::size_t bytes) noexcept {
 
 template <class T>
 struct NotifyingAllocator : std::allocator<T> {
-  template <class Other>
-  struct rebind {
-    using other = NotifyingAllocator<Other>;
-  };
   void deallocate(T* data, std::size_t count) noexcept {
     notify_memory_end(data, count * sizeof(T));
     std::allocator<T>::deallocate(data, count);

@@ -394,8 +394,8 @@ FilesResult convert(const std::string& from, const std::string& to, const FilesO
   // Makes all workers before it writes anything: they read and check the headers, so that a file that cannot be
   // converted leaves no output behind.
   for (const std::string& name : source.tensors) {
-    files.push_back(store::File::open(source.folder + "/" + name, here));
-    workers.emplace_back(files.back(), to + "/" + name, progress, here);
+    files.push_back(store::File::open(fmt::format("{}/{}", source.folder, name), here));
+    workers.emplace_back(files.back(), fmt::format("{}/{}", to, name), progress, here);
   }
   prepare_target(source, to, options.resume, here);
   FilesResult result;

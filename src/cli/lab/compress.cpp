@@ -179,8 +179,9 @@ Table fields_table(const std::vector<Compressed>& all) {
 Table layouts_table(const Sample& sample) {
   const FieldBits fields = fields_of(sample.type);
   std::vector<std::uint64_t> counts = count_field(sample, fields.mantissa, fields.exponent);
-  const auto total = static_cast<double>(sample.weights.size() / bytes_of(sample.type));
-  const double bits = entropy(counts, sample.weights.size() / bytes_of(sample.type));
+  const std::size_t weights = sample.weights.size() / bytes_of(sample.type);
+  const auto total = static_cast<double>(weights);
+  const double bits = entropy(counts, weights);
   std::ranges::sort(counts, std::greater());
   const double others = 8.0 * static_cast<double>(bytes_of(sample.type)) - fields.exponent;
   Table table(fmt::format("codes for the exponents of {} {}", sample.name, data_type_name(sample.type)),

@@ -46,22 +46,26 @@ constexpr std::int64_t kSleepNs = 20'000;
 
 }  // namespace
 
+// The number of polls before await() yields or returns.
+int CallWaiter::max_polls(Kind kind, bool by_net, bool slow) const {
+  if (context_.one_thread || slow) return 1;
+  if (may_spin_) {
+    if (context_.oversubscribed) return by_net ? kSpinsOversubscribedNet : kSpinsOversubscribed;
+    return by_net ? kSpinsNet : kSpins;
+  }
+  if (context_.oversubscribed) return 1;
+  if (kind == Kind::kPhase) return kEnqueueCopyLooks;
+  const bool is_cheap = kind == Kind::kMeet || (kind == Kind::kLink && !by_net);
+  return is_cheap ? kEnqueueLooks : 1;
+}
+
 bool CallWaiter::await(Kind kind, std::uint64_t value, std::uint64_t peer) {
   if (condition_.set(kind, value, peer)) failures_.restart();
   if (condition_.holds()) return over();  // often: then nothing below is needed
   const bool by_net = condition_.on_link() && !context_.links.through_memory(static_cast<int>(peer));
-  const bool cheap = kind == Kind::kMeet || (kind == Kind::kLink && !by_net);
-  const int oversubscribed = by_net ? kSpinsOversubscribedNet : kSpinsOversubscribed;
   const bool slow = by_net && !context_.oversubscribed && context_.running.slow_waits > 0;
-  const int spins = context_.one_thread || slow ? 1
-                    : may_spin_                 ? (context_.oversubscribed ? oversubscribed
-                                                   : by_net                ? kSpinsNet
-                                                                           : kSpins)
-                    : context_.oversubscribed   ? 1
-                    : kind == Kind::kPhase      ? kEnqueueCopyLooks
-                    : cheap                     ? kEnqueueLooks
-                                                : 1;
-  for (int look = 1; look < spins; ++look) {
+  const int polls = max_polls(kind, by_net, slow);
+  for (int look = 1; look < polls; ++look) {
     if (condition_.holds()) return over();
     if (look >= kSpinsWithoutPause) base::cpu_relax();
   }

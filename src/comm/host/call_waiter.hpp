@@ -53,6 +53,7 @@ class CallWaiter : base::NoCopy {  // its parts refer to each other
   const FailureCheck& failures() const { return failures_; }
 
  private:
+  int max_polls(Kind kind, bool by_net, bool slow) const;
   bool yield_until_holds(std::uint64_t begun, std::uint64_t limit, bool by_net);
   void stop_notifications() noexcept;
   bool over();
