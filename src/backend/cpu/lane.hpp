@@ -24,6 +24,9 @@ struct Lane;
 class Executor;
 class HardwareQueue;
 
+// An aligned pair of cache lines.
+inline constexpr std::size_t kLinePair = 128;
+
 struct alignas(64) Cell {
   std::byte bytes[64];
 };
@@ -87,11 +90,12 @@ enum class LaneState : std::uint32_t {  // meaningful while the lane is not idle
 };
 
 struct Lane : runtime::StreamState {
-  // Each group has its own cache lines. With each op, the host writes the first two groups (the producer's fields and
-  // `published`), and the running thread writes `done` and the owner's fields. The fields that both read change rarely.
+  // Each group has its own pairs of cache lines: cores fetch the second line of an aligned pair with the first one.
+  // With each op, the host writes the first two groups (the producer's fields and `published`), and the running thread
+  // writes the last one (`done` and the owner's fields). The fields that both read change rarely.
 
   // --- producer, guarded by submit_lock ---
-  alignas(64) base::BiasedLock submit_lock;
+  alignas(kLinePair) base::BiasedLock submit_lock;
   std::uint64_t tail SLIP_GUARDED_BY(submit_lock) = 0;
   // `tail` may increase to here before `done` must be read again.
   std::uint64_t room_until SLIP_GUARDED_BY(submit_lock) = 0;
@@ -102,11 +106,10 @@ struct Lane : runtime::StreamState {
   bool joins_legacy = false;  // a blocking stream; constant while open
   PendingWaits pending SLIP_GUARDED_BY(submit_lock);
 
-  alignas(64) std::atomic<std::uint64_t> published{0};  // end of the submitted ops
-  alignas(64) std::atomic<std::uint64_t> done{0};       // end of the finished ops
+  alignas(kLinePair) std::atomic<std::uint64_t> published{0};  // end of the submitted ops
 
   // --- read by all threads ---
-  alignas(64) std::atomic<LaneState> state{LaneState::kRunning};
+  alignas(kLinePair) std::atomic<LaneState> state{LaneState::kRunning};
   std::atomic<bool> has_waiters{false};
   std::atomic<std::uint32_t> syncs{0};  // how often the host waited for this lane
   // If this lane is parked: the lane that a waiting host thread should run to unblock it.
@@ -124,6 +127,7 @@ struct Lane : runtime::StreamState {
   int queue_index = -1;
 
   // --- owner ---
+  alignas(kLinePair) std::atomic<std::uint64_t> done{0};  // end of the finished ops; read by other threads
   alignas(64) std::uint64_t head = 0;
   std::uint64_t limit = 0;                     // `published` as last read
   std::atomic<std::uint64_t> op_ticks{~0ull};  // mean duration of an op; all ones: not known yet. Read by other threads
