@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "base/biased_lock.hpp"
 #include "base/clock.hpp"
 #include "base/sync.hpp"
 #include "runtime/backend.hpp"
@@ -93,7 +94,7 @@ struct StreamState {
   Sticky failure;
   StreamLabel label;
   // Guards no data: makes submission and its record one step while an observer is attached.
-  base::SpinLock observed;
+  base::BiasedLock observed;
   Observer* audience = nullptr;  // see PrivateScope
 
   bool blocking() const { return flags == StreamFlags::kBlocking && !legacy; }
