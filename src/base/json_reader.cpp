@@ -22,6 +22,15 @@ bool is_digit(int character) { return character >= '0' && character <= '9'; }
 
 }  // namespace
 
+std::uint64_t read_long_digits(const char*& at) {
+  const std::uint64_t value = join_digits(load_word(at) - every_byte('0'));
+  at += 8;
+  const std::uint64_t word = load_word(at), stop = find_non_digit(word);
+  const std::size_t count = stop == 0 ? 8 : first_byte(stop);
+  at += count;
+  return count == 0 ? value : value * kPowersOfTen[count] + value_of_digits(word, count);
+}
+
 std::string JsonInput::name_of(int character) {
   if (character < 0) return "the end of the file";
   if (character < 0x20 || character > 0x7E) return fmt::format("byte 0x{:02x}", character);

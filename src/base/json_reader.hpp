@@ -79,23 +79,22 @@ inline std::uint64_t join_digits(std::uint64_t digits) {
   return (fours * 10'000 + (fours >> 32)) & 0xFFFFFFFFU;
 }
 
-// Reads up to 16 digits; `at` moves past them. The caller checks whether more digits follow.
-inline std::uint64_t read_digits(const char*& at) {
-  std::uint64_t value = 0;
-  for (int half = 0; half < 2; ++half) {
-    const std::uint64_t word = load_word(at);
-    const std::uint64_t stop = find_non_digit(word);
-    if (stop == 0) {
-      value = value * kPowersOfTen[8] + join_digits(word - every_byte('0'));
-      at += 8;
-      continue;
-    }
-    const std::size_t count = first_byte(stop);
-    if (count == 0) return value;
-    at += count;
-    return value * kPowersOfTen[count] + join_digits((word - every_byte('0')) << (64 - 8 * count));
-  }
-  return value;
+// The value of the first `count` bytes of a word, all digits. REQUIRES: 0 < count <= 8.
+inline std::uint64_t value_of_digits(std::uint64_t word, std::size_t count) {
+  return join_digits((word - every_byte('0')) << (64 - 8 * count));
+}
+
+std::uint64_t read_long_digits(const char*& at);  // of a number of 8 digits or more
+
+// Reads up to 16 digits; `at` moves past them. The caller checks whether more digits follow. Inlined: traces consist of
+// short numbers.
+[[gnu::always_inline]] inline std::uint64_t read_digits(const char*& at) {
+  const std::uint64_t word = load_word(at), stop = find_non_digit(word);
+  if (stop == 0) [[unlikely]]
+    return read_long_digits(at);
+  const std::size_t count = first_byte(stop);
+  at += count;
+  return count == 0 ? 0 : value_of_digits(word, count);
 }
 
 // A key in the form of compact JSON, with quotes and colon, so that matches() compares two 8-byte words.

@@ -68,7 +68,11 @@ void Clocks::open(std::uint64_t stream, const StreamSlot& slot) {
 const std::shared_ptr<const Clocks::Clock>& Clocks::clock_at(Point point) const {
   static const std::shared_ptr<const Clock> kNothing = std::make_shared<const Clock>();
   const std::deque<Version>& versions = streams_[point.slot].versions;
-  const auto later = std::ranges::lower_bound(versions, point.position, {}, &Version::from);
+  constexpr std::ptrdiff_t kRecent = 4;  // most points are recent, so the last versions are tried first
+  const auto recent = versions.end() - std::min(kRecent, std::ssize(versions));
+  auto later = versions.end();
+  while (later != recent && std::prev(later)->from >= point.position) --later;
+  if (later == recent) later = std::ranges::lower_bound(versions.begin(), recent, point.position, {}, &Version::from);
   return later == versions.begin() ? kNothing : std::prev(later)->clock;
 }
 
