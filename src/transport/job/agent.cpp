@@ -152,6 +152,7 @@ class Agent : base::NoCopy {
 
   void wait() const {
     std::vector<pollfd> watched{{signals_.descriptor(), POLLIN, 0}};
+    if (ranks_) ranks_->watch(watched);
     if (!channel_.ended()) watched.push_back({channel_.in(), POLLIN, 0});
     if (channel_.unsent() > 0) watched.push_back({channel_.out(), POLLOUT, 0});
     for (const OutputPipe& output : outputs_) {

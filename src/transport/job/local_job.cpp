@@ -90,6 +90,7 @@ class Job : base::NoCopy {
 
   void wait() const {
     std::vector<pollfd> watched{{signals_.descriptor(), POLLIN, 0}};
+    ranks_.watch(watched);
     for (const OutputPipe& pipe : pipes_) {
       if (!output_.is_full()) watched.push_back({pipe.from.number(), POLLIN, 0});
     }

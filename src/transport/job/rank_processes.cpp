@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <signal.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -64,7 +65,9 @@ int RankProcesses::start(int rank, const RankProgram& program) {
                                           .mask = mask_,
                                           .guard = &guard_},
                                          fmt::format("rank {}", rank));
-  processes_.push_back({rank, child.pid, true});
+  // The pid is not reused meanwhile, because only reap() and the destructor reap the process.
+  processes_.push_back(
+      {rank, child.pid, true, OwnedDescriptor(static_cast<int>(::syscall(SYS_pidfd_open, child.pid, 0)))});
   return child.error;
 }
 
@@ -99,6 +102,12 @@ std::vector<int> RankProcesses::kill_late() {
   return running();
 }
 
+void RankProcesses::watch(std::vector<pollfd>& watched) const {
+  for (const Process& process : processes_) {
+    if (process.running && process.ended.number() >= 0) watched.push_back({process.ended.number(), POLLIN, 0});
+  }
+}
+
 void RankProcesses::reap(const std::function<void(const RankExit&)>& handle) {
   for (Process& process : processes_) {
     siginfo_t info{};
@@ -111,6 +120,7 @@ void RankProcesses::reap(const std::function<void(const RankExit&)>& handle) {
     guard_.remove(process.pid);
     ::waitpid(process.pid, nullptr, 0);
     process.running = false;
+    process.ended.reset();
   }
 }
 

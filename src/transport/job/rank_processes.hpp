@@ -2,9 +2,11 @@
 // end, and after the grace period kill_late() kills them. Each rank leads a process group, so that its children end
 // with it; no other process is ever signalled. If this process is killed, a JobGuard kills the ranks.
 //
-// One thread uses it. It never waits by itself: the caller polls a JobSignals for SIGCHLD, until kill_at_ns() at most.
+// One thread uses it. It never waits by itself: the caller polls the descriptors of watch() and a JobSignals, until
+// kill_at_ns() at most.
 #pragma once
 
+#include <poll.h>
 #include <sys/types.h>
 
 #include <chrono>
@@ -67,6 +69,9 @@ class RankProcesses : base::NoCopy {
   std::vector<int> kill_late();
   std::int64_t kill_at_ns() const { return kill_at_ns_; }  // 0: no rank has been asked to end
 
+  // Adds a descriptor for each running rank, which becomes readable when the rank ends. A signalfd for SIGCHLD is not
+  // enough: if another thread of this process does not block the signal, that thread may take it, and ignores it.
+  void watch(std::vector<pollfd>& watched) const;
   // Calls handle(exit) for each rank that has ended since the last call. During that call, running() still includes the
   // rank.
   void reap(const std::function<void(const RankExit&)>& handle);
@@ -81,6 +86,7 @@ class RankProcesses : base::NoCopy {
     int rank = 0;
     pid_t pid = -1;
     bool running = false;
+    OwnedDescriptor ended;  // a pidfd; none if the process has no descriptors left
   };
 
   const std::chrono::milliseconds grace_;
