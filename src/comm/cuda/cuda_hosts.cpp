@@ -8,6 +8,7 @@
 #include "backend/cuda/check.hpp"
 #include "base/fail.hpp"
 #include "comm/cuda/cuda_driver.hpp"
+#include "comm/cuda/cuda_kernels.hpp"
 #include "runtime/core.hpp"
 
 namespace slip::comm {
@@ -26,6 +27,17 @@ std::unique_ptr<StagingMemory> make_pinned(int gpu) {
   if (status != cudaSuccess) std::free(data);
   backend::check(status, "cudaHostRegister", gpu);
   return std::make_unique<StagingMemory>(StagingMemory{static_cast<std::byte*>(data), false});
+}
+
+// Whether another rank is a thread of this process and uses the same GPU.
+bool shares_gpu(transport::Bootstrap& bootstrap, int gpu) {
+  const std::vector<int> gpus = bootstrap.all_gather(gpu);
+  const std::vector<transport::Placement>& places = bootstrap.placements();
+  const auto own = static_cast<std::size_t>(bootstrap.rank());
+  for (std::size_t rank = 0; rank < gpus.size(); ++rank) {
+    if (rank != own && gpus[rank] == gpu && same_process(places[rank], places[own])) return true;
+  }
+  return false;
 }
 
 }  // namespace
@@ -85,6 +97,8 @@ std::unique_ptr<GpuCalls> CudaHosts::meet(transport::Bootstrap& bootstrap, const
 CudaHosts::CudaHosts(transport::Bootstrap& bootstrap, const Device& device)
     : rank_(bootstrap.rank()), nranks_(bootstrap.nranks()), gpu_(gpu_of(device)), order_(device) {
   const DeviceScope scope(gpu_);
+  shares_gpu_ = shares_gpu(bootstrap, gpu_);
+  if (shares_gpu_) backend::check(load_wait_kernel(), "cudaFuncGetAttributes", gpu_);
   // Registered as portable, so it serves all GPUs.
   memory_ = ReusedMemory<StagingMemory>::take([](const StagingMemory&) { return true; },
                                               [this] { return make_pinned(gpu_); });
@@ -189,6 +203,14 @@ void CudaHosts::put(std::uint32_t id, cudaStream_t stream, bool& posts) const {
     switch (step.kind) {
       case StagedStep::Kind::kPost: operations.push_back(write_32(&flags.posted, id)); break;
       case StagedStep::Kind::kAwait:
+        // A memory operation that waits may hold up copies of other streams of this process, see
+        // backend/cuda/stream_setup.hpp. The other rank's copies are such: it would never post its part. A kernel
+        // holds up nothing, but occupies a part of the GPU.
+        if (shares_gpu_) {
+          flush();
+          backend::check(launch_wait(&flags.done, stream), "cudaLaunchKernel", gpu_);
+          break;
+        }
         operations.push_back(wait_for_32(&flags.done, 1));
         operations.push_back(write_32(&flags.done, 0));
         break;

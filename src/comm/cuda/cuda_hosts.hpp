@@ -1,6 +1,6 @@
 // CudaHosts: one rank of a communicator whose ranks are on GPUs of several hosts. The data of a call passes through
-// pinned memory in parts, see comm/staged/staged_call.hpp. The stream copies the parts and waits for flags by memory
-// operations; a StagedThread runs them over the network.
+// pinned memory in parts, see comm/staged/staged_call.hpp. The stream copies the parts and waits for flags; a
+// StagedThread runs them over the network.
 #pragma once
 
 #include <atomic>
@@ -36,6 +36,7 @@ class CudaHosts final : public GpuCalls {
   void put_copy(const StagedStep& step, CopyBatch& copies, cudaStream_t stream) const;
 
   const int rank_, nranks_, gpu_;
+  bool shares_gpu_ = false;  // with another rank of this process
   std::shared_ptr<StagingMemory> memory_;
   PendingStreams pending_;
   std::function<void(ErrorCode, const std::string& text)> fail_;  // makes the communicator fail on all ranks

@@ -75,9 +75,6 @@ __device__ void await_taken(const MessageParameters& p, const DeviceMessage& mes
   sent += 1;
 }
 
-// `kind` of a signature: Collective::kMessage.
-constexpr std::uint64_t kMessageRest = std::uint64_t{9} << 60;
-
 // Copies a message that the other rank has posted, or, if ranks are time-sliced, writes one to the buffer that it has
 // offered. All threads of the block call it.
 __device__ void copy_message(const MessageParameters& p, const DeviceMessage& message, int part) {
@@ -137,6 +134,11 @@ __global__ void __launch_bounds__(kThreads, 2) message_kernel(const __grid_const
   note_finished(*p.control, p.pages[p.rank]);
 }
 
+__global__ void wait_kernel(std::uint32_t* flag) {
+  while (load_flag(flag) == 0) __nanosleep(200);
+  store_flag(flag, 0);
+}
+
 }  // namespace
 
 CallKernel copy_kernel() { return move_kernel; }
@@ -145,6 +147,16 @@ CallKernel reduce_kernel_of(DataType type) {
   if (CallKernel const kernel = integer_kernel(type)) return kernel;
   if (CallKernel const kernel = float_kernel(type)) return kernel;
   return small_float_kernel(type);
+}
+
+cudaError_t load_wait_kernel() {
+  cudaFuncAttributes attributes{};
+  return cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(wait_kernel));
+}
+
+cudaError_t launch_wait(std::uint32_t* flag, cudaStream_t stream) {
+  wait_kernel<<<1, 1, 0, stream>>>(flag);
+  return cudaGetLastError();
 }
 
 cudaError_t load_kernels() {

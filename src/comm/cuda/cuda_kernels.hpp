@@ -69,6 +69,9 @@ struct RankControl {
   MessageSlot messages[kMaxGpuRanks][kMaxMessageParts] = {};
 };
 
+// Signature::rest of a message, as kernels report it.
+inline constexpr std::uint64_t kMessageRest = std::uint64_t{9} << 60;
+
 // The layout of control memory: one RankControl, then the MeetingSlots, see slot_of() in cuda_meeting.hpp.
 struct ControlLayout {
   static constexpr std::size_t kSlots = (sizeof(RankControl) + 63) / 64 * 64;
@@ -195,5 +198,9 @@ cudaError_t launch(CallKernel kernel, const CallParameters& parameters, int bloc
 // Launches a kernel of one warp that ends when all ranks have reached the next collective of the stream.
 cudaError_t launch_arrival(const CallParameters& parameters, cudaStream_t stream);
 cudaError_t launch_messages(const MessageParameters& parameters, int blocks, cudaStream_t stream);
+
+// Launches a kernel of one thread that waits until the flag is not 0, and then clears it. Load it first, see above.
+cudaError_t launch_wait(std::uint32_t* flag, cudaStream_t stream);
+cudaError_t load_wait_kernel();
 
 }  // namespace slip::comm

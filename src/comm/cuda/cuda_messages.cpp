@@ -12,6 +12,8 @@
 namespace slip::comm {
 namespace {
 
+static_assert(kMessageRest >> 60 == static_cast<std::uint64_t>(Collective::kMessage));
+
 // Sender and receiver divide a message into the same parts, because both know its size.
 std::uint16_t parts_of(std::uint64_t bytes) {
   constexpr std::uint64_t kPartBytes = 128 << 10;
@@ -46,7 +48,7 @@ std::uint64_t CudaRanks::start_messages(std::span<const UserMessage> messages, s
                                 message.out ? "send" : "receive"),
                     op.here);
       Placed placed;
-      place(message.data, message.bytes, false, 0, placed, Readers::kNeeded, op.here);
+      place(message.data, message.bytes, false, 0, placed, {.ranks = std::uint64_t{1} << message.rank}, op.here);
       one.address = placed.addresses[message.rank];
     } else {
       one.address = reinterpret_cast<std::uint64_t>(message.data);

@@ -234,12 +234,10 @@ bool CudaRanks::all_wait(std::uint64_t ranks) const {
   return true;
 }
 
-// Finds the addresses of a buffer in all processes that access it. kNotWaiting: it does not wait for processes whose
-// kernels wait, see choose_mover().
+// Finds the addresses of a buffer in all processes that access it.
 void CudaRanks::place(const std::byte* data, std::uint64_t bytes, bool must_stage, int which, Placed& placed,
                       Readers readers, Here here) {
-  const std::uint64_t all = (std::uint64_t{1} << nranks_) - 1;
-  placed.mapped_by = all;
+  placed.mapped_by = all_ranks();
   if (!data || bytes == 0) return;
   const std::int64_t begin = base::now_ns(), deadline = begin + kMapNs;
   for (base::Backoff backoff(base::kProgramWait);; backoff.pause()) {
@@ -261,9 +259,10 @@ void CudaRanks::place(const std::byte* data, std::uint64_t bytes, bool must_stag
       placed.addresses[rank] = found.bases[rank] + found.offset;
       placed.mapped_by |= std::uint64_t{1} << rank;
     }
-    if (!found.is_pending) return;
+    const std::uint64_t missing = readers.ranks & ~placed.mapped_by;
+    if (missing == 0) return;
     const std::int64_t now = base::now_ns();
-    if (readers == Readers::kNotWaiting && now - begin > kMapSoonNs && all_wait(all & ~placed.mapped_by)) return;
+    if (readers.may_wait_in_kernel && now - begin > kMapSoonNs && all_wait(missing)) return;
     if (const std::optional<Error> error = watch_.error()) throw Error(*error);
     if (now > deadline)
       throw Error(
@@ -313,7 +312,7 @@ void CudaRanks::prepare(const GpuCall& asked, Here here) {
   const bool overlaps = launch.input && launch.output && launch.input < launch.output + launch.output_bytes &&
                         launch.output < launch.input + launch.input_bytes;
   const bool copy_first = overlaps && !DirectProgramBuilder::may_overlap(call, rank_, launch.output, launch.input);
-  const Readers readers = mode_ == MeetingMode::kTogether ? Readers::kNotWaiting : Readers::kNeeded;
+  const Readers readers{.ranks = all_ranks(), .may_wait_in_kernel = mode_ == MeetingMode::kTogether};
   Placed input, output;
   place(launch.input, launch.input_bytes, copy_first, 0, input, readers, here);
   place(launch.output, launch.output_bytes, false, 1, output, readers, here);
@@ -332,7 +331,7 @@ void CudaRanks::prepare(const GpuCall& asked, Here here) {
   std::memcpy(&p.own.scale, call.scale.bytes.data(), sizeof(p.own.scale));
   std::copy_n(input.addresses, nranks_, p.inputs);
   std::copy_n(output.addresses, nranks_, p.outputs);
-  const bool is_mapped = p.own.mapped_by == (std::uint64_t{1} << nranks_) - 1;
+  const bool is_mapped = p.own.mapped_by == all_ranks();
   const ProgramKey key{shape.elements, shape.rest,
                        mode_ == MeetingMode::kLeader || !is_mapped ? Moves::kAll : Moves::kOwn};
   const DeviceProgram& program = program_of(call, key);

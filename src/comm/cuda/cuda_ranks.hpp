@@ -116,7 +116,12 @@ class CudaRanks final : public GpuCalls {
     std::uint64_t mapped_by = 0;                 // bit r: reader r has an address
     std::byte* staged = nullptr;                 // null: the buffer itself
   };
-  enum class Readers { kNeeded, kNotWaiting };
+  // The ranks that access a buffer.
+  struct Readers {
+    std::uint64_t ranks;              // a bit mask
+    bool may_wait_in_kernel = false;  // the call also works without readers whose kernels wait, see choose_mover()
+  };
+  std::uint64_t all_ranks() const { return (std::uint64_t{1} << nranks_) - 1; }
   void place(const std::byte* data, std::uint64_t bytes, bool must_stage, int which, Placed& placed, Readers readers,
              Here here);
   bool all_wait(std::uint64_t ranks) const;
