@@ -131,20 +131,6 @@ std::uint64_t read_quantity(const base::Json& value, const std::string& where, D
   return *amount;
 }
 
-// JsonFields that also reads quantities with a unit ("55.4 GB/s").
-class Fields : public base::JsonFields {
- public:
-  using base::JsonFields::JsonFields;
-  std::uint64_t quantity(const char* key, Dimension dimension, std::uint64_t min, std::uint64_t max) {
-    return read_quantity(raw(key), path_of(key), dimension, min, max);
-  }
-  Picos time(const char* key, Picos min, Picos max) {
-    return static_cast<Picos>(
-        quantity(key, Dimension::kTime, static_cast<std::uint64_t>(min), static_cast<std::uint64_t>(max)));
-  }
-  Fields object(const char* key) { return {raw(key), path_of(key)}; }
-};
-
 // The functions visit() list the fields of each part once, with JSON names and ranges. `field` is a FieldReader or a
 // FieldValidator.
 template <class Visitor>
@@ -190,30 +176,30 @@ void visit(Description& device, Visitor& field) {
 }
 
 // Reads fields of a JSON object into a part of a description. Integers, times and optional rates may be absent.
-class FieldReader {
+class FieldReader : public base::JsonFields {
  public:
-  explicit FieldReader(Fields& fields) : fields_(fields) {}
+  using base::JsonFields::integer, base::JsonFields::JsonFields, base::JsonFields::text;
 
-  void text(const char* key, std::string& value, std::size_t max_bytes) { value = fields_.text(key, max_bytes); }
+  void text(const char* key, std::string& value, std::size_t max_bytes) { value = text(key, max_bytes); }
   void quantity(const char* key, std::uint64_t& value, Dimension dimension, std::uint64_t min, std::uint64_t max) {
-    value = fields_.quantity(key, dimension, min, max);
+    value = read_quantity(raw(key), path_of(key), dimension, min, max);
   }
   void rate(const char* key, std::uint64_t& value) {
     quantity(key, value, Dimension::kBytesPerSecond, kMinRate, kMaxRate);
   }
   void optional_rate(const char* key, std::uint64_t& value) {
-    if (fields_.has(key)) rate(key, value);
+    if (has(key)) rate(key, value);
   }
   void time(const char* key, Picos& value, Picos min = 0) {
-    if (fields_.has(key)) value = fields_.time(key, min, kMaxTime);
+    if (!has(key)) return;
+    value = static_cast<Picos>(read_quantity(raw(key), path_of(key), Dimension::kTime, static_cast<std::uint64_t>(min),
+                                             static_cast<std::uint64_t>(kMaxTime)));
   }
   template <class Integer>
   void integer(const char* key, Integer& value, std::int64_t min, std::int64_t max) {
-    if (fields_.has(key)) value = static_cast<Integer>(fields_.integer(key, min, max));
+    if (has(key)) value = static_cast<Integer>(integer(key, min, max));
   }
-
- private:
-  Fields& fields_;
+  FieldReader object(const char* key) { return {raw(key), path_of(key)}; }
 };
 
 // Checks the fields of a part of a description that was filled in by code.
@@ -274,7 +260,7 @@ std::optional<RouteFault> fault_of(const PeerDescription::Route& route, const Pe
 }
 
 // Reads one end of a listed path: a device number, or "host".
-int read_end(Fields& fields, const char* key) {
+int read_end(FieldReader& fields, const char* key) {
   const base::Json& value = fields.raw(key);
   if (value.is_string() && value.get_ref<const std::string&>() == "host") return PeerDescription::kHost;
   if (!value.is_number_unsigned() || value.get<std::uint64_t>() >= kMaxDevices)
@@ -282,11 +268,11 @@ int read_end(Fields& fields, const char* key) {
   return static_cast<int>(value.get<std::uint64_t>());
 }
 
-PeerDescription::Route read_route(Fields fields, const PeerDescription& peers) {
+PeerDescription::Route read_route(FieldReader fields, const PeerDescription& peers) {
   PeerDescription::Route route;
   route.from = read_end(fields, "from");
   route.to = read_end(fields, "to");
-  FieldReader(fields).time("latency", route.latency);
+  fields.time("latency", route.latency);
   for (const base::Json& name : fields.array("links", kMaxHops)) {
     if (!name.is_string()) fields.refuse("links", name, "the name of a link is expected");
     route.links.push_back(name.get<std::string>());
@@ -296,8 +282,8 @@ PeerDescription::Route read_route(Fields fields, const PeerDescription& peers) {
   return route;
 }
 
-void read_links(Fields& fields, PeerDescription& peers) {
-  const Fields links = fields.object("links");
+void read_links(FieldReader& fields, PeerDescription& peers) {
+  const FieldReader links = fields.object("links");
   if (links.json().size() > kMaxLinks)
     fields.refuse("links", links.json().size(), fmt::format("at most {} links are allowed", kMaxLinks));
   for (const auto& [name, value] : links.json().items())
@@ -305,21 +291,20 @@ void read_links(Fields& fields, PeerDescription& peers) {
         read_quantity(value, fmt::format("{}.{}", links.place(), name), Dimension::kBytesPerSecond, kMinRate, kMaxRate);
   std::size_t index = 0;
   for (const base::Json& path : fields.array("paths", kMaxLinks))
-    peers.routes.push_back(read_route(Fields(path, fmt::format("{}.paths[{}]", fields.place(), index++)), peers));
+    peers.routes.push_back(read_route(FieldReader(path, fmt::format("{}.paths[{}]", fields.place(), index++)), peers));
 }
 
-PeerDescription read_peers(Fields fields) {
+PeerDescription read_peers(FieldReader fields) {
   using Form = PeerDescription::Form;
   PeerDescription peers;
-  FieldReader field(fields);
   const std::string form = fields.text("form", kMaxName);
   if (form == "links") {
     peers.form = Form::kLinks;
     read_links(fields, peers);
   } else if (form == "switch" || form == "ring") {
     peers.form = form == "ring" ? Form::kRing : Form::kSwitch;
-    field.rate("bandwidth", peers.bandwidth);
-    field.time("latency", peers.latency);
+    fields.rate("bandwidth", peers.bandwidth);
+    fields.time("latency", peers.latency);
     if (peers.form == Form::kRing && fields.has("shared")) peers.shared = fields.boolean("shared");
   } else {
     fields.refuse("form", fields.raw("form"), "\"switch\", \"ring\" or \"links\" is expected");
@@ -350,9 +335,8 @@ void validate_peers(const PeerDescription& peers) {
 }
 
 template <class Part>
-void read_part(Fields fields, Part& part) {
-  FieldReader reader(fields);
-  visit(part, reader);
+void read_part(FieldReader fields, Part& part) {
+  visit(part, fields);
   fields.finish();
 }
 
@@ -380,10 +364,9 @@ void validate(const Description& description) {
 
 Description parse_description(std::string_view text, std::string_view file) {
   const base::Json json = base::parse_json(text, file, kMaxText);
-  Fields fields(json, std::string(file));
-  FieldReader reader(fields);
+  FieldReader fields(json, std::string(file));
   Description result;
-  visit(result, reader);
+  visit(result, fields);
   if (fields.has("source")) result.source = fields.text("source", 2000);
   read_part(fields.object("compute"), result.compute);
   read_part(fields.object("copies"), result.copies);
