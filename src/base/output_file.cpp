@@ -80,13 +80,19 @@ void OutputFile::fail(const char* what, int error) const {
   base::fail(ErrorCode::kIo, here_, "{} {}: {}", what, where, std::strerror(error));
 }
 
-void OutputFile::write(std::string_view text) {
+bool write_all(int file, std::string_view text) {
   while (!text.empty()) {
-    const ssize_t count = ::write(file_, text.data(), text.size());
+    const ssize_t count = ::write(file, text.data(), text.size());
     if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) fail("cannot write", count < 0 ? errno : ENOSPC);
+    if (count == 0) errno = ENOSPC;
+    if (count <= 0) return false;
     text.remove_prefix(static_cast<std::size_t>(count));
   }
+  return true;
+}
+
+void OutputFile::write(std::string_view text) {
+  if (!write_all(file_, text)) fail("cannot write", errno);
 }
 
 // Links the file under a temporary name first, because a link cannot replace a file, but a rename can, atomically. If a

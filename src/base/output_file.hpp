@@ -35,6 +35,9 @@ class OutputFile : NoCopy {
 
 void write_file(const std::string& path, std::string_view text, Here here);
 
+// Writes the whole text to a descriptor, also if signals interrupt it. False: it failed, and errno says why.
+bool write_all(int file, std::string_view text);
+
 // Throws if OutputFile would throw for this path, and leaves no file. Call it before a long computation. It does not
 // open a pipe, because the pipe's reader would see the end of the data when the check closes it.
 void check_output_path(const std::string& path, Here here);

@@ -4,27 +4,17 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdio>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/output_file.hpp"
 #include "base/terminal.hpp"
 #include "cli/commands.hpp"
 
 namespace slip::cli {
 namespace {
-
-bool write_all(std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t count = ::write(STDOUT_FILENO, text.data(), text.size());
-    if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) return false;
-    text.remove_prefix(static_cast<std::size_t>(count));
-  }
-  return true;
-}
 
 // Number of bytes at the end that begin a UTF-8 character whose rest comes with the next write.
 std::size_t cut_character(std::string_view text) {
@@ -43,9 +33,8 @@ ssize_t write_escaped(void* cookie, const char* data, std::size_t size) {
   const std::string text = left + std::string(data, size);
   const std::size_t cut = cut_character(text);
   left = text.substr(text.size() - cut);
-  return write_all(base::terminal_text(std::string_view(text).substr(0, text.size() - cut)))
-             ? static_cast<ssize_t>(size)
-             : 0;
+  const std::string escaped = base::terminal_text(std::string_view(text).substr(0, text.size() - cut));
+  return base::write_all(STDOUT_FILENO, escaped) ? static_cast<ssize_t>(size) : 0;
 }
 
 constexpr std::size_t kColumns = 100;   // maximum width of a paragraph
