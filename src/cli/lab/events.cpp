@@ -52,28 +52,20 @@ class TwoSlots {
   // Each wait is directly before the op that needs it. If the layers share one event, the wait before L1 sees the
   // record after A1 instead of the one after A0: correct, but later than needed (rule 54).
   void issue_three(bool shared, int without) const {
-    Event before, computed, loaded;
-    Event& first = shared ? computed : before;
-    const auto wait = [&](StreamRef stream, const Event& event, int edge) {
-      if (edge != without) stream.wait(event);
+    Event before, after, loaded;
+    Event* const computed[] = {shared ? &after : &before, &after};  // by layer; the last two need no event
+    const auto wait = [&](StreamRef stream, const Event& event, std::size_t edge) {
+      if (edge != static_cast<std::size_t>(without)) stream.wait(event);
     };
-    add(0);
-    compute_.record(first);
-    load(0);
-    load_.record(loaded);
-    wait(compute_, loaded, 1);
-    add(1);
-    compute_.record(computed);
-    wait(load_, first, 4);
-    load(1);
-    load_.record(loaded);
-    wait(compute_, loaded, 2);
-    add(2);
-    wait(load_, computed, 5);
-    load(2);
-    load_.record(loaded);
-    wait(compute_, loaded, 3);
-    add(3);
+    for (std::size_t k = 0; k + 1 < kLayers; ++k) {
+      add(k);
+      if (k + 2 < kLayers) compute_.record(*computed[k]);
+      if (k > 0) wait(load_, *computed[k - 1], 3 + k);
+      load(k);
+      load_.record(loaded);
+      wait(compute_, loaded, 1 + k);
+    }
+    add(kLayers - 1);
     compute_.copy(output_, data_[0], "output");
   }
 
