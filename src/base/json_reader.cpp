@@ -386,11 +386,13 @@ std::string_view JsonReader::read_key() {
 
 void JsonReader::skip_value(int depth) {
   if (depth > kMaxDepth) fail(fmt::format("more than {} brackets within each other", kMaxDepth));
-  std::string_view key;
   switch (peek_past_space()) {
     case '{':
       begin_object();
-      while (next_key(key)) skip_value(depth + 1);
+      while (next_member()) {
+        read_key();
+        skip_value(depth + 1);
+      }
       return;
     case '[':
       begin_array();

@@ -305,7 +305,7 @@ class JsonReader : public JsonScalars {
   template <class Each>
   void members(const Each& each) {
     begin_object();
-    for (std::string_view key; next_key(key);) each(key);
+    while (next_member()) each(read_key());
   }
   // Reads an array: calls each() for every item. each() must read or skip the item.
   template <class Each>
@@ -314,15 +314,9 @@ class JsonReader : public JsonScalars {
     while (next_item()) each();
   }
 
-  // while (next_key(key)) { ... read or skip the value ... }
+  // The same step by step, for callers that expect certain keys: next_member, then take or read_key, then the value.
   void begin_object() { begin('{', "an object"); }
-  bool next_key(std::string_view& key) {  // false: the object ended. The key is valid until the next call
-    if (!next_member()) return false;
-    key = read_key();
-    return true;
-  }
-  // The same in two steps, for callers that expect a certain key: next_member, then take or read_key.
-  bool next_member() {
+  bool next_member() {  // false: the object ended
     if (at_[0] != ',' || at_[1] != '"' || first_) return next('}', "an object");
     ++at_;
     return true;
@@ -332,7 +326,7 @@ class JsonReader : public JsonScalars {
     at_ += key.bytes();
     return true;
   }
-  std::string_view read_key();
+  std::string_view read_key();  // the key is valid until the next call
 
   void begin_array() { begin('[', "an array"); }
   bool next_item() {  // false: the array ended
