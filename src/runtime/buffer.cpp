@@ -10,6 +10,11 @@ namespace slip {
 
 constinit thread_local int runtime::detail::cannot_wait = 0;
 
+static const runtime::Block& block_of(const Range& range) {
+  runtime::require_range(range, "buffer", {});
+  return *range.block;
+}
+
 Buffer::Buffer(std::shared_ptr<runtime::DeviceCore> core, runtime::Block* block)
     : core_(std::move(core)), range_{block, block->id.load(std::memory_order_relaxed), 0, block->bytes} {}
 
@@ -71,20 +76,9 @@ void Buffer::release() noexcept {
   runtime::drop_block(block);
 }
 
-MemoryKind Buffer::kind() const {
-  runtime::require_range(range_, "buffer", {});
-  return range_.block->kind;
-}
-
-Name Buffer::name() const {
-  runtime::require_range(range_, "buffer", {});
-  return range_.block->name;
-}
-
-void* Buffer::native() const {
-  runtime::require_range(range_, "buffer", {});
-  return range_.block->data;
-}
+MemoryKind Buffer::kind() const { return block_of(range_).kind; }
+Name Buffer::name() const { return block_of(range_).name; }
+void* Buffer::native() const { return block_of(range_).data; }
 
 Range Buffer::host_range(std::size_t offset, std::size_t bytes, std::size_t alignment, Here here) const {
   runtime::require_range(range_, "host view", here);

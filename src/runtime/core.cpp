@@ -1,7 +1,5 @@
 #include "runtime/core.hpp"
 
-#include <algorithm>
-
 #include "base/fail.hpp"
 #include "base/slab.hpp"
 #include "base/stream_text.hpp"
@@ -193,23 +191,6 @@ void fail_stream(StreamState& stream, Failure failure) {
 }
 
 // --- devices ---
-
-bool EnabledPeers::add(std::uint32_t device) {
-  const base::LockGuard lock(mutex_);
-  if (std::ranges::find(devices_, device) != devices_.end()) return false;
-  devices_.push_back(device);
-  return true;
-}
-
-bool EnabledPeers::remove(std::uint32_t device) {
-  const base::LockGuard lock(mutex_);
-  return std::erase(devices_, device) != 0;
-}
-
-bool EnabledPeers::contains(std::uint32_t device) const {
-  const base::LockGuard lock(mutex_);
-  return std::ranges::find(devices_, device) != devices_.end();
-}
 
 DeviceCore::DeviceCore() {
   static std::atomic<std::uint32_t> counter{0};

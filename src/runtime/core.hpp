@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -182,13 +183,22 @@ class Staging {
 // The devices whose memory the kernels of one device may access. Any thread may use it.
 class EnabledPeers {
  public:
-  bool add(std::uint32_t device);     // false: it was enabled already
-  bool remove(std::uint32_t device);  // false: it was not enabled
-  bool contains(std::uint32_t device) const;
+  bool add(std::uint32_t device) {  // false: it was enabled already
+    const base::LockGuard lock(mutex_);
+    return devices_.insert(device).second;
+  }
+  bool remove(std::uint32_t device) {  // false: it was not enabled
+    const base::LockGuard lock(mutex_);
+    return devices_.erase(device) != 0;
+  }
+  bool contains(std::uint32_t device) const {
+    const base::LockGuard lock(mutex_);
+    return devices_.contains(device);
+  }
 
  private:
   mutable base::Mutex mutex_;
-  std::vector<std::uint32_t> devices_ SLIP_GUARDED_BY(mutex_);
+  std::set<std::uint32_t> devices_ SLIP_GUARDED_BY(mutex_);
 };
 
 // The open streams of a device that have a name: for observers that are attached later. Any thread may use it.

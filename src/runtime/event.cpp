@@ -18,7 +18,9 @@ void require_uncaptured(std::uint64_t capture_id, Here here) {
 
 // The device of a recorded point. Null: no point was recorded, or the device finished its work and was closed. Another
 // device may use the state of its stream by now. acquire: if the id is that of `device`, this thread sees its core.
-runtime::DeviceCore* core_of(const StreamPoint& point, std::uint32_t device) {
+// Throws if the point was recorded in the capture `capture_id`.
+runtime::DeviceCore* core_of(const StreamPoint& point, std::uint32_t device, std::uint64_t capture_id, Here here) {
+  require_uncaptured(capture_id, here);
   if (!point.stream || point.stream->device_id.load(std::memory_order_acquire) != device) return nullptr;
   return point.stream->core;
 }
@@ -34,20 +36,17 @@ void EventHandle::release() noexcept { state_->release(); }
 Event::Event(const Device& device) : device_(device.id()) {}
 
 bool Event::query(Here here) const {
-  require_uncaptured(capture_, here);
-  runtime::DeviceCore* core = core_of(point_, device_);
+  runtime::DeviceCore* core = core_of(point_, device_, capture_, here);
   return !core || runtime::is_reached(*core, *point_.stream, point_.position, here, stream_);  // rule 51
 }
 
 void Event::sync(Here here) const {
-  require_uncaptured(capture_, here);
-  if (runtime::DeviceCore* core = core_of(point_, device_))
+  if (runtime::DeviceCore* core = core_of(point_, device_, capture_, here))
     runtime::wait_for(*core, point_.stream, point_.position, 0, here, stream_);
 }
 
 bool Event::sync_for(std::chrono::nanoseconds limit, Here here) const {
-  require_uncaptured(capture_, here);
-  runtime::DeviceCore* core = core_of(point_, device_);
+  runtime::DeviceCore* core = core_of(point_, device_, capture_, here);
   return !core || runtime::wait_for(*core, point_.stream, point_.position, runtime::deadline_of(limit), here, stream_);
 }
 

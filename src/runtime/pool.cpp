@@ -11,19 +11,22 @@ namespace {
 constexpr std::size_t kGranularity = 512;
 constexpr std::size_t kWaitsKept = 64;  // per stream; if a wait is dropped, some memory is not reused
 constexpr int kDepth = 8;               // recursion limit of ordered_after()
-}  // namespace
 
-std::size_t StreamPool::rounded(std::size_t bytes) {
+std::size_t rounded(std::size_t bytes) {
   if (bytes > std::numeric_limits<std::size_t>::max() - kGranularity) return bytes;  // no device has that much
   return (std::max<std::size_t>(bytes, 1) + kGranularity - 1) / kGranularity * kGranularity;
 }
 
+// Returns memory to the system.
+void give_back(DeviceCore& core, std::byte* data, std::size_t bytes) {
+  base::notify_memory_end(data, bytes);
+  core.backend->deallocate(MemoryKind::kDevice, data, bytes);
+  core.memory.release(bytes);
+}
+}  // namespace
+
 StreamPool::~StreamPool() {
-  for (const FreeBlock& block : free_) {
-    base::notify_memory_end(block.data, block.bytes);
-    core_.backend->deallocate(MemoryKind::kDevice, block.data, block.bytes);
-    core_.memory.release(block.bytes);
-  }
+  for (const FreeBlock& block : free_) give_back(core_, block.data, block.bytes);
 }
 
 void StreamPool::alloc(StreamState& stream, Block& block, Here here) {
@@ -132,9 +135,7 @@ bool StreamPool::release_reached(std::size_t keep) {
   std::size_t left = free_bytes_;
   std::erase_if(free_, [&](const FreeBlock& block) {
     if (left <= keep || !core_.backend->reached(*block.freed.stream, block.freed.position)) return false;
-    base::notify_memory_end(block.data, block.bytes);
-    core_.backend->deallocate(MemoryKind::kDevice, block.data, block.bytes);
-    core_.memory.release(block.bytes);
+    give_back(core_, block.data, block.bytes);
     left -= block.bytes;
     return true;
   });

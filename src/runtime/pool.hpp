@@ -43,7 +43,6 @@ class StreamPool {
   };
 
   void keep_wait(const StreamState& stream, StreamPoint point);
-  static std::size_t rounded(std::size_t bytes);
   bool reuse(StreamState& stream, std::size_t bytes, FreeBlock& found, StreamPoint& wait_for) SLIP_REQUIRES(mutex_);
   bool ordered_after(const StreamState* stream, std::uint64_t position, StreamPoint point, int depth) const
       SLIP_REQUIRES(mutex_);
