@@ -366,15 +366,11 @@ std::uint64_t CpuBackend::submit(runtime::StreamState& stream, const Op& op) {
       !lane.has_pending.load(std::memory_order_relaxed))
     return lane.published.load(std::memory_order_relaxed);
   if (op.kind == OpKind::kWait && merge_waits_ && !op.name && !is_wait_for_former(lane, op)) {
-    lane.submit_lock.lock();
+    const base::LockGuard lock(lane.submit_lock);
     // make_room() also checks the cells that settle_pending() needs if no op follows that carries the waits.
     if (!behind_legacy(lane) && lane.pending.count < kMaxWaits && make_room(lane, wait_cells(lane.pending.count + 1)))
-        [[likely]] {
-      const std::uint64_t position = keep_wait(lane, op);
-      lane.submit_lock.unlock();
-      return position;
-    }
-    lane.submit_lock.unlock();
+        [[likely]]
+      return keep_wait(lane, op);
   }
   const std::uint64_t cells = cells_of(op);
   require_fit(lane, cells, op.here);

@@ -45,12 +45,63 @@ class SharedQueue {
 
   // Adds a lane whose state is kQueued. `urgent`: a sleeping worker should be woken for it, see
   // LaneScheduler::share(). Returns whether it is urgent; a lane that is left to its host is not.
-  bool push(Lane& lane, bool urgent);
+  bool push(Lane& lane, bool urgent) {
+    const base::LockGuard lock(lock_);
+    if (one_core_) {
+      lane.left_to_host = lane.syncs_shared != lane.syncs.load(std::memory_order_relaxed);
+      lane.syncs_shared = lane.syncs.load(std::memory_order_relaxed);
+    }
+    urgent = urgent && !lane.left_to_host;
+    if (lane.enqueued) return urgent;  // a driver claimed the lane earlier, and the lane's old entry is still here
+    lane.enqueued = true;
+    lanes_.push(lane);
+    // seq_cst: the searcher stores that it stops searching and then reads the count. One of the two sees the other.
+    count_.fetch_add(1, std::memory_order_seq_cst);
+    if (urgent) urgent_.store(true, std::memory_order_relaxed);
+    return urgent;
+  }
   // Takes the first lane that nobody claimed; its state is then kRunning. Null: there is none.
-  Lane* take();
+  Lane* take() {
+    while (any()) {
+      Lane* lane = nullptr;
+      {
+        const base::LockGuard lock(lock_);
+        lane = lanes_.pop();
+        if (!lane) return nullptr;
+        lane->enqueued = false;
+        if (count_.fetch_sub(1, std::memory_order_relaxed) == 1) urgent_.store(false, std::memory_order_relaxed);
+      }
+      LaneState queued = LaneState::kQueued;
+      // acquire: sees what the last thread that ran the lane did. On failure: a driver claimed it.
+      if (lane->state.compare_exchange_strong(queued, LaneState::kRunning, std::memory_order_acquire)) return lane;
+    }
+    return nullptr;
+  }
   // Takes the first lane that its host does not run: it is not left to the host, or it made no progress since the last
   // call. The other lanes stay.
-  Lane* take_abandoned();
+  Lane* take_abandoned() {
+    const base::LockGuard lock(lock_);
+    LaneList<&Lane::shared_next> kept;
+    Lane* taken = nullptr;
+    bool urgent = false;
+    while (Lane* lane = lanes_.pop()) {
+      const std::uint64_t done = lane->done.load(std::memory_order_relaxed);
+      const bool progressed = done != std::exchange(lane->done_checked, done);
+      if (taken || (lane->left_to_host && progressed)) {
+        kept.push(*lane);
+        urgent = urgent || !lane->left_to_host;
+        continue;
+      }
+      lane->enqueued = false;
+      count_.fetch_sub(1, std::memory_order_relaxed);
+      LaneState queued = LaneState::kQueued;
+      // acquire: sees what the last thread that ran the lane did. On failure: a driver has it, or it is idle.
+      if (lane->state.compare_exchange_strong(queued, LaneState::kRunning, std::memory_order_acquire)) taken = lane;
+    }
+    lanes_ = kept;
+    urgent_.store(urgent, std::memory_order_relaxed);
+    return taken;
+  }
 
   bool any(std::memory_order order = std::memory_order_relaxed) const { return count_.load(order) > 0; }
   bool urgent() const { return urgent_.load(std::memory_order_relaxed); }  // a hint
@@ -62,63 +113,6 @@ class SharedQueue {
   alignas(64) std::atomic<int> count_{0};  // threads read it far more often than a thread takes the lock
   std::atomic<bool> urgent_{false};        // the queue may have an urgent lane; a hint
 };
-
-inline bool SharedQueue::push(Lane& lane, bool urgent) {
-  const base::LockGuard lock(lock_);
-  if (one_core_) {
-    lane.left_to_host = lane.syncs_shared != lane.syncs.load(std::memory_order_relaxed);
-    lane.syncs_shared = lane.syncs.load(std::memory_order_relaxed);
-  }
-  urgent = urgent && !lane.left_to_host;
-  if (lane.enqueued) return urgent;  // a driver claimed the lane earlier, and the lane's old entry is still here
-  lane.enqueued = true;
-  lanes_.push(lane);
-  // seq_cst: the searcher stores that it stops searching and then reads the count. One of the two sees the other.
-  count_.fetch_add(1, std::memory_order_seq_cst);
-  if (urgent) urgent_.store(true, std::memory_order_relaxed);
-  return urgent;
-}
-
-inline Lane* SharedQueue::take() {
-  while (any()) {
-    Lane* lane = nullptr;
-    {
-      const base::LockGuard lock(lock_);
-      lane = lanes_.pop();
-      if (!lane) return nullptr;
-      lane->enqueued = false;
-      if (count_.fetch_sub(1, std::memory_order_relaxed) == 1) urgent_.store(false, std::memory_order_relaxed);
-    }
-    LaneState queued = LaneState::kQueued;
-    // acquire: sees what the last thread that ran the lane did. On failure: a driver claimed it.
-    if (lane->state.compare_exchange_strong(queued, LaneState::kRunning, std::memory_order_acquire)) return lane;
-  }
-  return nullptr;
-}
-
-inline Lane* SharedQueue::take_abandoned() {
-  const base::LockGuard lock(lock_);
-  LaneList<&Lane::shared_next> kept;
-  Lane* taken = nullptr;
-  bool urgent = false;
-  while (Lane* lane = lanes_.pop()) {
-    const std::uint64_t done = lane->done.load(std::memory_order_relaxed);
-    const bool progressed = done != std::exchange(lane->done_checked, done);
-    if (taken || (lane->left_to_host && progressed)) {
-      kept.push(*lane);
-      urgent = urgent || !lane->left_to_host;
-      continue;
-    }
-    lane->enqueued = false;
-    count_.fetch_sub(1, std::memory_order_relaxed);
-    LaneState queued = LaneState::kQueued;
-    // acquire: sees what the last thread that ran the lane did. On failure: a driver has it, or it is idle.
-    if (lane->state.compare_exchange_strong(queued, LaneState::kRunning, std::memory_order_acquire)) taken = lane;
-  }
-  lanes_ = kept;
-  urgent_.store(urgent, std::memory_order_relaxed);
-  return taken;
-}
 
 // The slots of one engine: as many ops as there are slots may run on it concurrently.
 class EngineSlots {
