@@ -212,9 +212,8 @@ bool World::await(std::span<const Target> targets, std::int64_t deadline_ns) {
     if (all_reached(targets, first)) break;
     if (deadline_ns != 0 && base::now_ns() >= deadline_ns) return false;
     if (moved) continue;
-    mutex_.unlock();
+    const base::LockPause pause(mutex_);
     backoff.pause();
-    mutex_.lock();
   }
   return true;
 }
@@ -298,10 +297,8 @@ void World::perform(SimStream& stream, Payload& payload, Name name) {
 }
 
 bool World::advance(runtime::Exchange& exchange) {
-  mutex_.unlock();
-  const bool done = exchange.advance(runtime::Exchange::By::kWorker);
-  mutex_.lock();
-  return done;
+  const base::LockPause pause(mutex_);
+  return exchange.advance(runtime::Exchange::By::kWorker);
 }
 
 void World::finish(SimStream& stream, Payload& payload, Name name, const runtime::Failure* cause) {
