@@ -67,6 +67,25 @@ void find_freed(std::span<const TraceSpan> spans, const EngineUse& use, const st
   }
 }
 
+// The minimum time in which the engine could have run its ops. An engine that never ran two ops at once runs them one
+// after the other. Other engines run them at the maximum concurrency observed, by declared width.
+Picos min_time(std::span<const TraceSpan> spans, const EngineUse& use) {
+  if (use.serial) return use.sum;
+  const std::vector<TimeKey> ends = ends_of(spans, use);
+  std::int64_t max_running = kWhole, running = 0;
+  double work = 0;  // picoseconds of the whole engine
+  std::size_t end = 0;
+  for (const std::uint32_t op : use.ops) {
+    for (; end < ends.size() && ends[end].at <= spans[op].started && ends[end].index != op; ++end)
+      running -= width_of(spans[ends[end].index]);
+    running += width_of(spans[op]);
+    max_running = std::max(max_running, running);
+    work += static_cast<double>(spans[op].ended - spans[op].started) * width_of(spans[op]);
+  }
+  // Rounding must not raise the result above the time in which the engine actually ran its ops.
+  return std::min(static_cast<Picos>(work / static_cast<double>(max_running)), total_time(use.busy));
+}
+
 std::vector<Interval> union_of_two(const std::vector<Interval>& a, const std::vector<Interval>& b) {
   std::vector<Interval> result;
   result.reserve(a.size() + b.size());
@@ -124,23 +143,6 @@ std::vector<EngineUse> engine_use(std::span<const TraceSpan> spans) {
     for (const TimeKey& start : order) add_busy(use, spans[start.index], start.index);
   }
   return result;
-}
-
-Picos min_time(std::span<const TraceSpan> spans, const EngineUse& use) {
-  if (use.serial) return use.sum;
-  const std::vector<TimeKey> ends = ends_of(spans, use);
-  std::int64_t max_running = kWhole, running = 0;
-  double work = 0;  // picoseconds of the whole engine
-  std::size_t end = 0;
-  for (const std::uint32_t op : use.ops) {
-    for (; end < ends.size() && ends[end].at <= spans[op].started && ends[end].index != op; ++end)
-      running -= width_of(spans[ends[end].index]);
-    running += width_of(spans[op]);
-    max_running = std::max(max_running, running);
-    work += static_cast<double>(spans[op].ended - spans[op].started) * width_of(spans[op]);
-  }
-  // Rounding must not raise the result above the time in which the engine actually ran its ops.
-  return std::min(static_cast<Picos>(work / static_cast<double>(max_running)), total_time(use.busy));
 }
 
 std::vector<std::uint32_t> engine_predecessors(std::span<const TraceSpan> spans, std::span<const EngineUse> engines) {

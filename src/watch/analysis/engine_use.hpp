@@ -28,10 +28,6 @@ struct EngineUse {
 // Sorted by device, then engine. Contains only engines that ran an op.
 std::vector<EngineUse> engine_use(std::span<const TraceSpan> spans);
 
-// The minimum time in which the engine could have run its ops. An engine that never ran two ops at once runs them one
-// after the other. Other engines run them at the maximum concurrency observed, by declared width.
-Picos min_time(std::span<const TraceSpan> spans, const EngineUse& use);
-
 // By span: the last op that left the engine before this one started, if the engine had no capacity for both. The
 // capacity is inferred: the maximum concurrency observed, by declared width, and at least one whole engine. An op that
 // starts at the instant when another ends counts as having waited for it.
