@@ -176,14 +176,16 @@ class TraceReader {
     normalise(data_, runs_are_named_ ? RunNames::kKeep : RunNames::kFromOps);
     if (in_order) return;
     const auto twice = std::ranges::adjacent_find(data_.records, {}, &TraceRecord::sequence);
-    if (twice != data_.records.end())
-      json_.fail(fmt::format("two records with the same sequence number, so the same place in the order (\"seq\" {})",
-                             twice->sequence));
+    if (twice != data_.records.end()) fail_twice(twice->sequence);
+  }
+  [[noreturn]] void fail_twice(std::uint64_t sequence) const {
+    json_.fail(fmt::format("two records with the same sequence number, so the same place in the order (\"seq\" {})",
+                           sequence));
   }
 
   Picos end_of(const TraceEvent& event) const {
-    Picos end = 0;
-    if (__builtin_add_overflow(event.at, event.lasts, &end)) json_.fail("a time beyond 2^63 picoseconds");
+    Picos end = event.at;
+    shift(end, event.lasts);
     return end;
   }
 
@@ -191,9 +193,7 @@ class TraceReader {
     if (records_.size() >= kMaxRecords) json_.fail(fmt::format("more than {} records", kMaxRecords));
     if (sequence == 0) json_.fail("a record without its sequence number (\"seq\")");
     TraceRecord* record = records_.add(sequence);
-    if (!record)
-      json_.fail(fmt::format("two records with the same sequence number, so the same place in the order (\"seq\" {})",
-                             sequence));
+    if (!record) fail_twice(sequence);
     return *record;
   }
 
