@@ -355,7 +355,7 @@ std::uint64_t CpuBackend::submit(runtime::StreamState& stream, const Op& op) {
     reached.point = {&lane, lane.published.load(std::memory_order_relaxed)};
     return submit(lane, reached);
   }
-  if (lane.legacy) return runtime::is_allocation_mark(op) ? mark_legacy(lane) : submit_legacy(lane, op);
+  if (lane.legacy) return submit_legacy(lane, op);
   if (runtime::is_bookkeeping(op)) {
     settle_pending(lane);
     return lane.published.load(std::memory_order_relaxed);  // relaxed: a position; no data depends on it
@@ -436,29 +436,15 @@ std::uint64_t CpuBackend::submit_legacy(Lane& legacy, const Op& op) {
   }
 }
 
-// Submits the mark of an allocation to the legacy stream. The blocking streams do not wait for it, so `legacy_end_`
-// does not change.
-std::uint64_t CpuBackend::mark_legacy(Lane& legacy) {
-  const std::uint64_t cells = cells_of(kLoneWait) + wait_cells(0);  // as for any other op of the legacy stream
-  for (;;) {
-    legacy.submit_lock.lock();
-    if (make_room(legacy, cells)) break;
-    const std::uint64_t until = room_at(legacy, cells);
-    legacy.submit_lock.unlock();
-    executor_->wait(legacy, until, 0);  // the queue is full: the host blocks
-  }
-  const std::uint64_t position = write(legacy, kLoneWait);
-  const bool idle = activate(legacy);
-  legacy.submit_lock.unlock();
-  if (idle) executor_->wake(legacy);
-  return position;
-}
-
 // Holds the submit locks of all blocking streams at once, so that each of their ops is either before or after the
 // legacy op. Returns nullopt if the legacy lane is full: the waits pushed so far stay in it, and the next attempt adds
 // the others.
 std::optional<std::uint64_t> CpuBackend::push_legacy(Lane& legacy, const Op& op, std::vector<Lane*>& activated) {
   const std::uint64_t cells = cells_of(op);
+  if (runtime::is_allocation_mark(op)) {  // the blocking streams do not wait for it, so `legacy_end_` does not change
+    if (!make_room(legacy, cells + wait_cells(0))) return std::nullopt;
+    return write(legacy, kLoneWait);
+  }
   const base::LockGuard lock(mutex_);
   std::vector<Lane*> blocking;
   for (Lane* lane : lanes_) {

@@ -33,7 +33,6 @@ class CpuBackend final : public runtime::Backend {
   Lane* find_drained() SLIP_REQUIRES(mutex_) SLIP_NO_THREAD_SAFETY_ANALYSIS;
   std::vector<Lane*> covered_by(runtime::StreamState* stream);
   std::uint64_t submit_legacy(Lane& lane, const Op& op);
-  std::uint64_t mark_legacy(Lane& legacy);
   // Adds the lanes that were idle and now have work to `activated`. The caller wakes the executor for them.
   std::optional<std::uint64_t> push_legacy(Lane& lane, const Op& op, std::vector<Lane*>& activated)
       SLIP_REQUIRES(lane.submit_lock) SLIP_NO_THREAD_SAFETY_ANALYSIS;
