@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 #include <optional>
+#include <utility>
 
 #include "backend/sim/arithmetic.hpp"
 #include "base/clock.hpp"
@@ -242,30 +243,23 @@ bool World::poll_exchanges() {
 // Polls everything outside the simulation that streams wait for. REQUIRES: this thread set driving_. Releases the lock
 // to query other Worlds and backends, which have their own locks.
 bool World::poll() {
-  bool any = poll_exchanges();
-  struct AwaitedPoint {
-    SimStream* stream;
-    StreamPoint point;
-    bool reached;
-  };
-  std::vector<AwaitedPoint> awaited;
+  const bool any = poll_exchanges();
+  std::vector<std::pair<SimStream*, StreamPoint>> awaited;  // first all points, then those that are reached
   for (SimStream* stream : machine_.held_by(OpKind::kWait)) {
     const Command& command = stream->commands.front();
-    awaited.push_back({stream, {command.target, command.amount}, false});
+    awaited.push_back({stream, {command.target, command.amount}});
   }
   if (awaited.empty()) return any;
-  mutex_.unlock();
-  for (AwaitedPoint& each : awaited) {
-    runtime::DeviceCore* core = each.point.stream->core;  // null: its device finished its work and was closed
-    each.reached = !core || core->backend->reached(*each.point.stream, each.point.position);
+  {
+    const base::LockPause pause(mutex_);
+    std::erase_if(awaited, [](const auto& each) {
+      const StreamPoint& point = each.second;
+      runtime::DeviceCore* core = point.stream->core;  // null: its device finished its work and was closed
+      return core && !core->backend->reached(*point.stream, point.position);
+    });
   }
-  mutex_.lock();
-  for (const AwaitedPoint& each : awaited) {
-    if (!each.reached) continue;
-    machine_.release(*each.stream);
-    any = true;
-  }
-  return any;
+  for (const auto& [stream, point] : awaited) machine_.release(*stream);
+  return any || !awaited.empty();
 }
 
 void World::perform(SimStream& stream, Payload& payload, Name name) {
