@@ -60,6 +60,11 @@ struct Run {
   }
 };
 
+struct CheckedRun {
+  Run run;
+  bool ok = false;  // the result is right
+};
+
 class Bench {
  public:
   // Throws UsageError if the device does not exist.
@@ -150,11 +155,7 @@ enum class EventScheme {
 inline constexpr int kEdges = 5;
 
 // Measures the program on a device of its own.
-struct SlotsRun {
-  Run run;
-  bool ok = false;
-};
-SlotsRun run_two_slots(const Bench& bench, EventScheme use, std::size_t bytes, const Work& add);
+CheckedRun run_two_slots(const Bench& bench, EventScheme use, std::size_t bytes, const Work& add);
 
 // Number of wrong results in `seeds` random orders of the four-layer program without the edge.
 int wrong_without_edge(int seeds, int edge);

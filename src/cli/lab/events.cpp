@@ -125,7 +125,7 @@ constexpr EventCase kEventCases[] = {
 
 constexpr const char* kEdgeNames[kEdges] = {"A1 after L0", "A2 after L1", "A3 after L2", "L1 after A0", "L2 after A1"};
 
-struct EventOutcome : SlotsRun {
+struct EventOutcome : CheckedRun {
   int edges = 0;  // of the five, how many held in the run
 };
 
@@ -151,7 +151,7 @@ Table edges_table(int seeds, std::vector<int>& wrong) {
 
 }  // namespace
 
-SlotsRun run_two_slots(const Bench& bench, EventScheme use, std::size_t bytes, const Work& add) {
+CheckedRun run_two_slots(const Bench& bench, EventScheme use, std::size_t bytes, const Work& add) {
   const Device device = bench.open({.compute_workers = 1});
   TwoSlots program(device, bytes, add);
   Run run = bench.measure(

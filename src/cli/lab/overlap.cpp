@@ -27,11 +27,6 @@ struct Problem {
   Picos kernel;  // for all of the data
 };
 
-struct PipelineOutcome {
-  Run run;
-  bool ok;
-};
-
 // Uploads each piece of the data, runs a kernel on it, and downloads it. A piece is a chunk, or all of the data.
 class Pipeline {
  public:
@@ -80,7 +75,7 @@ class Pipeline {
   std::vector<Stream> streams_;
 };
 
-PipelineOutcome run_case(const Problem& problem, const PipelineCase& wanted) {
+CheckedRun run_case(const Problem& problem, const PipelineCase& wanted) {
   const Device device = problem.bench.open({.compute_workers = 1});  // a kernel fills the device
   const Pipeline pipeline(problem, wanted, device);
   // A pageable copy blocks the issuing thread. If measure() held back its stream, neither would go on.
@@ -90,8 +85,7 @@ PipelineOutcome run_case(const Problem& problem, const PipelineCase& wanted) {
   return {std::move(run), pipeline.ok()};
 }
 
-Table pipeline_table(const Problem& problem, std::span<const PipelineCase> cases,
-                     std::vector<PipelineOutcome>& outcomes) {
+Table pipeline_table(const Problem& problem, std::span<const PipelineCase> cases, std::vector<CheckedRun>& outcomes) {
   Table table(
       fmt::format("{} up, kernels, {} down", base::format_bytes(problem.bytes), base::format_bytes(problem.bytes)),
       {"case", "time=time_ps", "faster", "overlap=overlap_percent", "exposed copy=exposed_ps",
@@ -166,7 +160,7 @@ void lab_overlap(const Bench& bench, Report& report) {
       {breadth.c_str(), n, true, Order::kBreadthFirst, MemoryKind::kPinned},
       {"two streams, pageable", 2, true, Order::kDepthFirst, MemoryKind::kPageable},
   };
-  std::vector<PipelineOutcome> seen;
+  std::vector<CheckedRun> seen;
   std::vector<Picos> copies;
   report.show(pipeline_table(problem, cases, seen));
   report.show(copy_table(problem, copies));

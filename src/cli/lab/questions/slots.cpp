@@ -113,7 +113,7 @@ Finding three_events(const Bench& bench) {
   bool ok = true;
   for (const EventScheme use :
        {EventScheme::kThree, EventScheme::kTwo, EventScheme::kTwoWaitAtOnce, EventScheme::kOneWaitAtOnce}) {
-    const SlotsRun seen = run_two_slots(bench, use, weight_bytes(bench), add);
+    const CheckedRun seen = run_two_slots(bench, use, weight_bytes(bench), add);
     total[static_cast<int>(use)] = seen.run.figures.total;
     ok &= seen.ok;
   }
