@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/sync.hpp"
 #include "slip/device.hpp"
 
 namespace slip::nccl {
@@ -18,14 +19,12 @@ int current_gpu();  // of this thread; 0 in host mode
 std::uint64_t stream_id(CUstream_st* native);
 
 // The destructor restores the thread's current GPU, which the cuda backend changes. With one GPU it does nothing.
-class KeepCurrentGpu {
+class KeepCurrentGpu : base::NoCopy {
  public:
   KeepCurrentGpu() noexcept;
   ~KeepCurrentGpu() {
     if (gpu_ >= 0) restore();
   }
-  KeepCurrentGpu(const KeepCurrentGpu&) = delete;
-  KeepCurrentGpu& operator=(const KeepCurrentGpu&) = delete;
 
  private:
   void restore() const noexcept;

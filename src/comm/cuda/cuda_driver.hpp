@@ -36,12 +36,10 @@ Allocation find_allocation(const void* address, int gpu);
 
 // Makes `gpu` current in this thread and allows calls that a stream capture of another thread would forbid. Restores
 // both.
-class DeviceScope {
+class DeviceScope : base::NoCopy {
  public:
   explicit DeviceScope(int gpu);
   ~DeviceScope();
-  DeviceScope(const DeviceScope&) = delete;
-  DeviceScope& operator=(const DeviceScope&) = delete;
 
  private:
   int before_ = 0;

@@ -1,17 +1,14 @@
 #include "comm/cuda/cuda_peers.hpp"
 
-#include <fmt/format.h>
-
-#include <algorithm>
 #include <utility>
 
 #include "backend/cuda/check.hpp"
+#include "base/fail.hpp"
 
 namespace slip::comm {
 
 PeerMemory::PeerMemory(Setup setup, PublishedMemory* all) : setup_(std::move(setup)), all_(all) {
-  for (int rank = 0; rank < setup_.nranks; ++rank)
-    one_process_ = one_process_ && setup_.same_process[static_cast<std::size_t>(rank)];
+  for (const bool same : setup_.same_process) one_process_ = one_process_ && same;
   entries_.assign(static_cast<std::size_t>(setup_.nranks), std::vector<Entry>(kMaxPublished));
 }
 
@@ -49,11 +46,9 @@ int PeerMemory::publish(const Allocation& allocation) {
                       std::memory_order_release);
     return index;
   }
-  throw Error(ErrorCode::kOutOfMemory,
-              fmt::format("rank {} uses more than {} device allocations in collectives at a time: use fewer, larger "
-                          "buffers",
-                          setup_.rank, kMaxPublished),
-              {});
+  base::fail(ErrorCode::kOutOfMemory, {},
+             "rank {} uses more than {} device allocations in collectives at a time: use fewer, larger buffers",
+             setup_.rank, kMaxPublished);
 }
 
 void PeerMemory::retire(int index) {

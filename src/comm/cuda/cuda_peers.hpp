@@ -44,7 +44,7 @@ struct PublishedMemory {
 };
 inline constexpr std::uint64_t kNotMappable = 1;  // as a value of `mapped`: the reader could not open the handle
 
-class PeerMemory {
+class PeerMemory : base::NoCopy {
  public:
   struct Setup {
     int rank = 0, nranks = 0, gpu = 0;
@@ -52,8 +52,6 @@ class PeerMemory {
   };
   PeerMemory(Setup setup, PublishedMemory* all);
   ~PeerMemory();
-  PeerMemory(const PeerMemory&) = delete;
-  PeerMemory& operator=(const PeerMemory&) = delete;
 
   // The addresses at which the readers, which are all ranks, access these bytes of this rank. Publishes the allocation
   // if needed. Only the thread that enqueues the call may call it.

@@ -1,12 +1,11 @@
 #include "comm/cuda/cuda_ranks.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstring>
 
 #include "backend/cuda/check.hpp"
 #include "base/clock.hpp"
+#include "base/fail.hpp"
 #include "comm/plan/host_program.hpp"
 #include "runtime/core.hpp"
 
@@ -95,10 +94,8 @@ int blocks_of_call(const Call& call, int nranks, MeetingMode mode, int max) {
 
 std::unique_ptr<GpuCalls> CudaRanks::meet(transport::Bootstrap& bootstrap, const Device& device, Here here) {
   if (bootstrap.nranks() > kMaxGpuRanks)
-    throw Error(
-        ErrorCode::kUnsupported,
-        fmt::format("a communicator of {} ranks on GPUs: at most {} are possible", bootstrap.nranks(), kMaxGpuRanks),
-        here);
+    base::fail(ErrorCode::kUnsupported, here, "a communicator of {} ranks on GPUs: at most {} are possible",
+               bootstrap.nranks(), kMaxGpuRanks);
   std::unique_ptr<CudaRanks> made(new CudaRanks(bootstrap, device));
   made->connect(here);
   return made;
@@ -170,10 +167,8 @@ void CudaRanks::map_controls(const std::vector<ControlHandle>& all, Here here) {
     } else {
       const cudaError_t status = cudaIpcOpenMemHandle(&address, all[index].handle, cudaIpcMemLazyEnablePeerAccess);
       if (status != cudaSuccess)
-        throw Error(
-            ErrorCode::kUnsupported,
-            fmt::format("rank {} cannot map device memory of rank {}: {}", rank_, rank, cudaGetErrorString(status)),
-            here);
+        base::fail(ErrorCode::kUnsupported, here, "rank {} cannot map device memory of rank {}: {}", rank_, rank,
+                   cudaGetErrorString(status));
       controls_.opened.push_back(address);
     }
     controls_.all.push_back(static_cast<RankControl*>(address));
@@ -249,10 +244,8 @@ void CudaRanks::place(const std::byte* data, std::uint64_t bytes, bool must_stag
       continue;
     }
     if (found.unmappable_by >= 0)
-      throw Error(
-          ErrorCode::kUnsupported,
-          fmt::format("rank {} could not map memory of rank {} (cudaIpcOpenMemHandle)", found.unmappable_by, rank_),
-          here);
+      base::fail(ErrorCode::kUnsupported, here, "rank {} could not map memory of rank {} (cudaIpcOpenMemHandle)",
+                 found.unmappable_by, rank_);
     placed.mapped_by = 0;
     for (int rank = 0; rank < nranks_; ++rank) {
       if (found.is_pending && found.bases[rank] == 0) continue;
@@ -265,10 +258,8 @@ void CudaRanks::place(const std::byte* data, std::uint64_t bytes, bool must_stag
     if (readers.may_wait_in_kernel && now - begin > kMapSoonNs && all_wait(missing)) return;
     if (const std::optional<Error> error = watch_.error()) throw Error(*error);
     if (now > deadline)
-      throw Error(
-          ErrorCode::kTimeout,
-          fmt::format("rank {} waited {} s until the other ranks mapped its memory", rank_, kMapNs / 1'000'000'000),
-          here);
+      base::fail(ErrorCode::kTimeout, here, "rank {} waited {} s until the other ranks mapped its memory", rank_,
+                 kMapNs / 1'000'000'000);
   }
 }
 

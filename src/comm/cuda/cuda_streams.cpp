@@ -64,10 +64,9 @@ CallOrder::~CallOrder() {
 
 void CallOrder::require_stream_of_device(const runtime::StreamState& stream, Here here) const {
   if (stream.core->native && stream.core->native->ordinal == static_cast<std::uint32_t>(gpu_)) return;
-  throw Error(ErrorCode::kInvalidDevice,
-              fmt::format("a call of a communicator on '{}' in a stream of '{}': the stream must be of the same GPU",
-                          device_.info().label, stream.core->info.label),
-              here);
+  base::fail(ErrorCode::kInvalidDevice, here,
+             "a call of a communicator on '{}' in a stream of '{}': the stream must be of the same GPU",
+             device_.info().label, stream.core->info.label);
 }
 
 // A program may capture any number of graphs, and CUDA does not report when a capture ends. So only the last

@@ -28,11 +28,9 @@ unsigned long long capture_of(cudaStream_t stream);
 enum class CallUse : std::uint8_t { kRuns, kCaptured };
 
 // One thread at a time may use it.
-class CallOrder {
+class CallOrder : base::NoCopy {
  public:
   explicit CallOrder(const Device& device) : device_(device), gpu_(gpu_of(device)) {}
-  CallOrder(const CallOrder&) = delete;
-  CallOrder& operator=(const CallOrder&) = delete;
   ~CallOrder();
 
   // Throws unless the stream is of the same GPU.

@@ -133,18 +133,14 @@ void NcclRanks::connect(Here here) {
   if (rank_ == 0) own.result = static_cast<int>(nccl().get_unique_id(&own.id));
   const RootId root = bootstrap_.all_gather(own).front();
   if (root.result != 0)
-    throw Error(
-        ErrorCode::kIo,
-        fmt::format("ncclGetUniqueId of rank 0: {}", nccl().get_error_string(static_cast<NcclResult>(root.result))),
-        here);
+    base::fail(ErrorCode::kIo, here, "ncclGetUniqueId of rank 0: {}",
+               nccl().get_error_string(static_cast<NcclResult>(root.result)));
   const std::int64_t deadline = bootstrap_.call_of({}).deadline_ns;
   connection_->join(root.id, nranks_, rank_, [&] {
     bootstrap_.failures().throw_if_broken();
     if (base::now_ns() > deadline)
-      throw Error(ErrorCode::kTimeout,
-                  fmt::format("rank {} of {}: not all ranks joined NCCL's communicator before the deadline of init",
-                              rank_, nranks_),
-                  here);
+      base::fail(ErrorCode::kTimeout, here,
+                 "rank {} of {}: not all ranks joined NCCL's communicator before the deadline of init", rank_, nranks_);
   });
   bootstrap_.barrier();
   connection_->end_init();
@@ -189,10 +185,8 @@ void NcclRanks::require_call(const GpuCall& asked, Here here) const {
   const Call& call = asked.call;
   const bool is_float8 = call.type == DataType::kF8E4M3 || call.type == DataType::kF8E5M2;
   if (reduces(call.kind) && is_float8 && connection_->library().version < kFirstWithFloat8)
-    throw Error(ErrorCode::kUnsupported,
-                fmt::format("{} of {}: NCCL {} has no such type", collective_name(call.kind), data_type_name(call.type),
-                            nccl_version_text(connection_->library().version)),
-                here);
+    base::fail(ErrorCode::kUnsupported, here, "{} of {}: NCCL {} has no such type", collective_name(call.kind),
+               data_type_name(call.type), nccl_version_text(connection_->library().version));
   if (reduces(call.kind) && is_float8 && call.op == ReduceOp::kPreMulSum && nranks_ == 1)
     throw Error(ErrorCode::kUnsupported, "premulsum of an f8 type and a single rank: NCCL has no such reduction", here);
   require_aligned(asked, here);

@@ -172,15 +172,14 @@ void NcclWatch::check(PeerWait& wait, const Noted& call) const {
   if (const std::optional<int> departed = find_departed(call.signature, missing, departed_calls())) {
     if (wait.departed_ns == 0) wait.departed_ns = now;
     if (is_over || now - wait.departed_ns > kDepartedNs)
-      throw Error(ErrorCode::kRankLost, fmt::format("rank {} has left the communicator; rank {} waits for it in {}",
-                                                    *departed, own, call.signature.text()));
+      base::fail(ErrorCode::kRankLost, {}, "rank {} has left the communicator; rank {} waits for it in {}", *departed,
+                 own, call.signature.text());
     wait.ask_ns = std::min(wait.ask_ns, wait.departed_ns + kDepartedNs + 1);
   }
   if (is_over)
-    throw Error(ErrorCode::kTimeout, fmt::format("rank {} waited {:.1f} s in {} for {}", own,
-                                                 static_cast<double>(watch_.timeout_ns) / 1e9, call.signature.text(),
-                                                 missing.empty() ? "NCCL: all ranks have made the call"
-                                                                 : missing_ranks_text(*setup_.bootstrap, missing)));
+    base::fail(ErrorCode::kTimeout, {}, "rank {} waited {:.1f} s in {} for {}", own,
+               static_cast<double>(watch_.timeout_ns) / 1e9, call.signature.text(),
+               missing.empty() ? "NCCL: all ranks have made the call" : missing_ranks_text(*setup_.bootstrap, missing));
 }
 
 void NcclWatch::note(const Noted& call) {

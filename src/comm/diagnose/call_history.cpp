@@ -1,9 +1,9 @@
 #include "comm/diagnose/call_history.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstring>
+
+#include "base/fail.hpp"
 
 namespace slip::comm {
 namespace {
@@ -65,10 +65,8 @@ void require_same_calls(transport::Bootstrap& bootstrap, const CallHistory& hist
     if (theirs.count == own.count && theirs.digest == own.digest) continue;
     if (const auto difference = first_difference(own, theirs))
       throw CallMismatch(rank, difference->first, other, difference->second);
-    throw Error(ErrorCode::kMismatch,
-                difference_text(rank, own, other, theirs) +
-                    ": all ranks of a communicator must make the same calls in the same order",
-                here);
+    base::fail(ErrorCode::kMismatch, here, "{}: all ranks of a communicator must make the same calls in the same order",
+               difference_text(rank, own, other, theirs));
   }
 }
 

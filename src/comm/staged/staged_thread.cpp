@@ -188,10 +188,8 @@ std::uint32_t StagedThread::await_part(std::uint64_t slot) {
     if (const std::uint32_t id = poll(slot); id != 0) return id;
     if (ends_.load(std::memory_order_relaxed) || setup_.error()) return 0;
     if (base::now_ns() - began > timeout)
-      throw Error(ErrorCode::kTimeout,
-                  fmt::format("rank {} waited {:.1f} s until its stream posted the next part of a call",
-                              setup_.ranks->bootstrap.rank(), static_cast<double>(timeout) / 1e9),
-                  {});
+      base::fail(ErrorCode::kTimeout, {}, "rank {} waited {:.1f} s until its stream posted the next part of a call",
+                 setup_.ranks->bootstrap.rank(), static_cast<double>(timeout) / 1e9);
   }
 }
 

@@ -54,7 +54,7 @@ class HostCalls {
   std::set<std::string> explained_;  // see RankConnections::plan_of
 };
 
-class StagedThread {
+class StagedThread : base::NoCopy {
  public:
   struct Setup {
     StagingMemory memory;
@@ -64,9 +64,6 @@ class StagedThread {
     const RankConnections* ranks = nullptr;
     CallContext* calls = nullptr;
   };
-  StagedThread() = default;
-  StagedThread(const StagedThread&) = delete;
-  StagedThread& operator=(const StagedThread&) = delete;
   ~StagedThread() { stop(); }
 
   void start(Setup setup);
