@@ -1,9 +1,9 @@
 // Collectives, sends, receives and their operators.
-#include <array>
 #include <cstring>
 #include <limits>
 
 #include "base/small_floats.hpp"
+#include "comm/delegate/nccl_library.hpp"
 #include "comm/sim/predict.hpp"
 #include "nccl/api.hpp"
 #include "nccl/comm.hpp"
@@ -12,21 +12,13 @@
 namespace slip::nccl {
 namespace {
 
-constexpr std::array<DataType, ncclNumTypes> kTypes = {
-    DataType::kI8,  DataType::kU8,  DataType::kI32, DataType::kU32,  DataType::kI64,    DataType::kU64,
-    DataType::kF16, DataType::kF32, DataType::kF64, DataType::kBF16, DataType::kF8E4M3, DataType::kF8E5M2};
-
 // The caller may pass any number as an enum.
 DataType type_of(ncclDataType_t type) {
+  static_assert(comm::kNcclTypes.size() == ncclNumTypes);
   const auto value = static_cast<std::size_t>(type);
-  if (value >= kTypes.size())
+  if (value >= comm::kNcclTypes.size())
     invalid_argument("datatype is {}: it must be 0 to {}", static_cast<int>(type), ncclNumTypes - 1);
-  return kTypes[value];
-}
-
-bool is_float(DataType type) {
-  return type == DataType::kF16 || type == DataType::kBF16 || type == DataType::kF32 || type == DataType::kF64 ||
-         type == DataType::kF8E4M3 || type == DataType::kF8E5M2;
+  return comm::kNcclTypes[value];
 }
 
 template <class T>
@@ -69,18 +61,16 @@ double scalar_of(DataType type, const void* bytes) {
 }
 
 // NCCL's average multiplies each float by 1/n before it is added; an integer sum is divided at the end.
-ReduceSpec average(DataType type, int nranks) {
-  return is_float(type) ? premul_sum(1.0 / nranks) : ReduceSpec(ReduceOp::kAvg);
+ReduceSpec built_in(ReduceOp op, ncclDataType_t type, int nranks) {
+  const bool is_float = type >= ncclFloat16;  // the floats follow the integers
+  return op == ReduceOp::kAvg && is_float ? premul_sum(1.0 / nranks) : ReduceSpec(op);
 }
 
 void set_op(CallRequest& call, ncclRedOp_t op, ncclDataType_t type) {
-  switch (static_cast<int>(op)) {
-    case ncclSum: call.how = ReduceOp::kSum; return;
-    case ncclProd: call.how = ReduceOp::kProd; return;
-    case ncclMax: call.how = ReduceOp::kMax; return;
-    case ncclMin: call.how = ReduceOp::kMin; return;
-    case ncclAvg: call.how = average(call.type, call.comm->nranks()); return;
-    default: break;
+  static_assert(comm::kNcclOps.size() == ncclNumOps);
+  if (const auto value = static_cast<std::size_t>(op); value < comm::kNcclOps.size()) {
+    call.how = built_in(comm::kNcclOps[value], type, call.comm->nranks());
+    return;
   }
   const std::optional<PreMulOp> found = call.comm->tables().ops.find(static_cast<int>(op));
   if (!found)
@@ -101,7 +91,7 @@ void require_count(std::size_t count, DataType type, int nranks) {
 }
 
 struct Arguments {
-  CallKind kind;
+  Collective kind;
   const char* function;
   const void* from;
   void* to;
@@ -111,26 +101,13 @@ struct Arguments {
   cudaStream_t stream;
   int root = 0;
   const char* root_name = nullptr;  // null: the call has no root
+  bool sends = false;               // see CallRequest
 };
 
 // The size of this rank's buffers, in blocks of `count` elements; 0: the call does not use the buffer.
-struct Blocks {
-  int from = 1, to = 1;
-};
-Blocks blocks_of(CallKind kind, bool is_root, int n) {
-  switch (kind) {
-    case CallKind::kAllReduce: return {1, 1};
-    case CallKind::kReduce: return {1, is_root ? 1 : 0};
-    case CallKind::kReduceScatter: return {n, 1};
-    case CallKind::kBroadcast: return {is_root ? 1 : 0, 1};
-    case CallKind::kAllGather: return {1, n};
-    case CallKind::kAllToAll: return {n, n};
-    case CallKind::kGather: return {1, is_root ? n : 0};
-    case CallKind::kScatter: return {is_root ? n : 0, 1};
-    case CallKind::kSend: return {1, 0};
-    case CallKind::kRecv: return {0, 1};
-  }
-  return {};
+comm::Blocks blocks_of(const CallRequest& call) {
+  if (call.kind == Collective::kMessage) return call.sends ? comm::Blocks{1, 0} : comm::Blocks{0, 1};
+  return comm::blocks_of({.kind = call.kind, .root = call.root}, call.comm->rank(), call.comm->nranks());
 }
 
 // In place: the buffers are the same, or the smaller one is this rank's block of the larger one. Other overlaps are
@@ -145,19 +122,20 @@ void require_apart(const CallRequest& call, const void* from, const void* to, st
 }
 
 void set_ranges(CallRequest& call, const void* from, const void* to) {
-  const Comm& comm = *call.comm;
+  const Comm& own = *call.comm;
   const std::size_t block = call.count * bytes_of(call.type);
-  const Blocks blocks = blocks_of(call.kind, call.root == comm.rank(), comm.nranks());
-  const auto range = [&](const void* pointer, int count, const char* name) {
-    return count == 0 ? Range{} : comm.device().range(pointer, block * static_cast<std::size_t>(count), name);
+  const comm::Blocks blocks = blocks_of(call);
+  const auto range = [&](const void* pointer, std::uint64_t count, const char* name) {
+    return count == 0 ? Range{} : own.device().range(pointer, block * count, name);
   };
-  call.to = range(to, blocks.to, "recvbuff");
-  call.from = range(from, blocks.from, "sendbuff");
-  if (blocks.to > 0 && blocks.from > 0) require_apart(call, from, to, block * static_cast<std::size_t>(comm.rank()));
+  call.to = range(to, blocks.out, "recvbuff");
+  call.from = range(from, blocks.in, "sendbuff");
+  if (blocks.out > 0 && blocks.in > 0) require_apart(call, from, to, block * static_cast<std::size_t>(own.rank()));
 }
 
 CallRequest checked(const Arguments& given) {
   CallRequest call{.kind = given.kind,
+                   .sends = given.sends,
                    .function = given.function,
                    .count = given.count,
                    .root = given.root,
@@ -210,17 +188,29 @@ void issue(const CallRequest& call) {
   const Here here{call.function, 0};
   const ReduceSpec how = call.device_factor ? premul_sum(read_factor(call, stream)) : call.how;
   switch (call.kind) {
-    case CallKind::kAllReduce: return communicator.all_reduce(call.to, call.from, call.type, how, stream, here);
-    case CallKind::kReduce: return communicator.reduce(call.to, call.from, call.type, how, root, stream, here);
-    case CallKind::kReduceScatter: return communicator.reduce_scatter(call.to, call.from, call.type, how, stream, here);
-    case CallKind::kBroadcast: return communicator.broadcast(call.to, call.from, root, stream, here);
-    case CallKind::kAllGather: return communicator.all_gather(call.to, call.from, stream, here);
-    case CallKind::kAllToAll: return communicator.all_to_all(call.to, call.from, stream, here);
-    case CallKind::kGather: return communicator.gather(call.to, call.from, root, stream, here);
-    case CallKind::kScatter: return communicator.scatter(call.to, call.from, root, stream, here);
-    case CallKind::kSend: return communicator.send(call.from, root, stream, here);
-    case CallKind::kRecv: return communicator.recv(call.to, root, stream, here);
+    case Collective::kAllReduce: return communicator.all_reduce(call.to, call.from, call.type, how, stream, here);
+    case Collective::kReduce: return communicator.reduce(call.to, call.from, call.type, how, root, stream, here);
+    case Collective::kReduceScatter:
+      return communicator.reduce_scatter(call.to, call.from, call.type, how, stream, here);
+    case Collective::kBroadcast: return communicator.broadcast(call.to, call.from, root, stream, here);
+    case Collective::kAllGather: return communicator.all_gather(call.to, call.from, stream, here);
+    case Collective::kAllToAll: return communicator.all_to_all(call.to, call.from, stream, here);
+    case Collective::kGather: return communicator.gather(call.to, call.from, root, stream, here);
+    case Collective::kScatter: return communicator.scatter(call.to, call.from, root, stream, here);
+    case Collective::kMessage:
+      if (call.sends) return communicator.send(call.from, root, stream, here);
+      return communicator.recv(call.to, root, stream, here);
+    case Collective::kBarrier: break;  // NCCL has none
   }
+}
+
+double estimated_us(const CallRequest& call) {
+  if (call.kind == Collective::kMessage)
+    invalid_usage("{} in a group that ends with ncclGroupSimulateEnd: only the times of collectives are estimated",
+                  call.function);
+  const comm::Call simulated{
+      .kind = call.kind, .type = call.type, .op = call.how.op, .root = call.root, .elements = call.count};
+  return comm::CallPredictor(call.comm->communicator()).us(simulated, false, 1);
 }
 
 }  // namespace slip::nccl
@@ -229,59 +219,61 @@ using namespace slip::nccl;
 
 SLIP_NCCL_API(ncclResult_t, ncclAllReduce, const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
               ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
-  return run_reduction({CallKind::kAllReduce, "ncclAllReduce", sendbuff, recvbuff, count, datatype, comm, stream}, op);
+  return run_reduction({Collective::kAllReduce, "ncclAllReduce", sendbuff, recvbuff, count, datatype, comm, stream},
+                       op);
 }
 
 SLIP_NCCL_API(ncclResult_t, ncclReduce, const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
               ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream) {
   return run_reduction(
-      {CallKind::kReduce, "ncclReduce", sendbuff, recvbuff, count, datatype, comm, stream, root, "root"}, op);
+      {Collective::kReduce, "ncclReduce", sendbuff, recvbuff, count, datatype, comm, stream, root, "root"}, op);
 }
 
 SLIP_NCCL_API(ncclResult_t, ncclReduceScatter, const void* sendbuff, void* recvbuff, size_t recvcount,
               ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
   return run_reduction(
-      {CallKind::kReduceScatter, "ncclReduceScatter", sendbuff, recvbuff, recvcount, datatype, comm, stream}, op);
+      {Collective::kReduceScatter, "ncclReduceScatter", sendbuff, recvbuff, recvcount, datatype, comm, stream}, op);
 }
 
 SLIP_NCCL_API(ncclResult_t, ncclBroadcast, const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
               int root, ncclComm_t comm, cudaStream_t stream) {
-  return run({CallKind::kBroadcast, "ncclBroadcast", sendbuff, recvbuff, count, datatype, comm, stream, root, "root"});
+  return run(
+      {Collective::kBroadcast, "ncclBroadcast", sendbuff, recvbuff, count, datatype, comm, stream, root, "root"});
 }
 
 SLIP_NCCL_API(ncclResult_t, ncclBcast, void* buff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,
               cudaStream_t stream) {
-  return run({CallKind::kBroadcast, "ncclBcast", buff, buff, count, datatype, comm, stream, root, "root"});
+  return run({Collective::kBroadcast, "ncclBcast", buff, buff, count, datatype, comm, stream, root, "root"});
 }
 
 SLIP_NCCL_API(ncclResult_t, ncclAllGather, const void* sendbuff, void* recvbuff, size_t sendcount,
               ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream) {
-  return run({CallKind::kAllGather, "ncclAllGather", sendbuff, recvbuff, sendcount, datatype, comm, stream});
+  return run({Collective::kAllGather, "ncclAllGather", sendbuff, recvbuff, sendcount, datatype, comm, stream});
 }
 
 SLIP_NCCL_API(ncclResult_t, ncclAlltoAll, const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
               ncclComm_t comm, cudaStream_t stream) {
-  return run({CallKind::kAllToAll, "ncclAlltoAll", sendbuff, recvbuff, count, datatype, comm, stream});
+  return run({Collective::kAllToAll, "ncclAlltoAll", sendbuff, recvbuff, count, datatype, comm, stream});
 }
 
 SLIP_NCCL_API(ncclResult_t, ncclGather, const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
               int root, ncclComm_t comm, cudaStream_t stream) {
-  return run({CallKind::kGather, "ncclGather", sendbuff, recvbuff, count, datatype, comm, stream, root, "root"});
+  return run({Collective::kGather, "ncclGather", sendbuff, recvbuff, count, datatype, comm, stream, root, "root"});
 }
 
 SLIP_NCCL_API(ncclResult_t, ncclScatter, const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
               int root, ncclComm_t comm, cudaStream_t stream) {
-  return run({CallKind::kScatter, "ncclScatter", sendbuff, recvbuff, count, datatype, comm, stream, root, "root"});
+  return run({Collective::kScatter, "ncclScatter", sendbuff, recvbuff, count, datatype, comm, stream, root, "root"});
 }
 
 SLIP_NCCL_API(ncclResult_t, ncclSend, const void* sendbuff, size_t count, ncclDataType_t datatype, int peer,
               ncclComm_t comm, cudaStream_t stream) {
-  return run({CallKind::kSend, "ncclSend", sendbuff, nullptr, count, datatype, comm, stream, peer, "peer"});
+  return run({Collective::kMessage, "ncclSend", sendbuff, nullptr, count, datatype, comm, stream, peer, "peer", true});
 }
 
 SLIP_NCCL_API(ncclResult_t, ncclRecv, void* recvbuff, size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm,
               cudaStream_t stream) {
-  return run({CallKind::kRecv, "ncclRecv", nullptr, recvbuff, count, datatype, comm, stream, peer, "peer"});
+  return run({Collective::kMessage, "ncclRecv", nullptr, recvbuff, count, datatype, comm, stream, peer, "peer"});
 }
 
 SLIP_NCCL_API(ncclResult_t, ncclRedOpCreatePreMulSum, ncclRedOp_t* op, void* scalar, ncclDataType_t datatype,
@@ -311,33 +303,3 @@ SLIP_NCCL_API(ncclResult_t, ncclRedOpDestroy, ncclRedOp_t op, ncclComm_t comm) {
     return ncclSuccess;
   });
 }
-
-namespace slip::nccl {
-namespace {
-
-comm::Collective collective_of(const CallRequest& call) {
-  switch (call.kind) {
-    case CallKind::kAllReduce: return comm::Collective::kAllReduce;
-    case CallKind::kReduce: return comm::Collective::kReduce;
-    case CallKind::kReduceScatter: return comm::Collective::kReduceScatter;
-    case CallKind::kBroadcast: return comm::Collective::kBroadcast;
-    case CallKind::kAllGather: return comm::Collective::kAllGather;
-    case CallKind::kAllToAll: return comm::Collective::kAllToAll;
-    case CallKind::kGather: return comm::Collective::kGather;
-    case CallKind::kScatter: return comm::Collective::kScatter;
-    case CallKind::kSend:
-    case CallKind::kRecv: break;
-  }
-  invalid_usage("{} in a group that ends with ncclGroupSimulateEnd: only the times of collectives are estimated",
-                call.function);
-}
-
-}  // namespace
-
-double estimated_us(const CallRequest& call) {
-  const comm::Call simulated{
-      .kind = collective_of(call), .type = call.type, .op = call.how.op, .root = call.root, .elements = call.count};
-  return comm::CallPredictor(call.comm->communicator()).us(simulated, false, 1);
-}
-
-}  // namespace slip::nccl

@@ -6,30 +6,20 @@
 #pragma once
 
 #include <functional>
-#include <string>
 
+#include "comm/api/call.hpp"
 #include "nccl/comm.hpp"
 #include "slip/range.hpp"
 #include "slip/reduction.hpp"
 
 namespace slip::nccl {
 
-enum class CallKind : unsigned char {
-  kAllReduce,
-  kReduce,
-  kReduceScatter,
-  kBroadcast,
-  kAllGather,
-  kAllToAll,
-  kGather,
-  kScatter,
-  kSend,
-  kRecv,
-};
+using comm::Collective;
 
 // A collective, send or receive whose arguments were checked.
 struct CallRequest {
-  CallKind kind = CallKind::kAllReduce;
+  Collective kind = Collective::kAllReduce;
+  bool sends = false;  // kMessage: a send, not a receive
   const char* function = "";
   Range from = {}, to = {};  // empty: this rank has no such buffer
   std::size_t count = 0;

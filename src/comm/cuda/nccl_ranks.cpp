@@ -20,34 +20,11 @@ constexpr int kSum = 0;                  // of ncclRedOp_t
 constexpr int kHostFactor = 1;           // ncclScalarHostImmediate
 constexpr int kFirstWithFloat8 = 22400;  // version
 
-// As in nccl.h.
-int nccl_type_of(DataType type) {
-  switch (type) {
-    case DataType::kI8: return 0;
-    case DataType::kU8: return kU8;
-    case DataType::kI32: return 2;
-    case DataType::kU32: return kU32;
-    case DataType::kI64: return 4;
-    case DataType::kU64: return 5;
-    case DataType::kF16: return 6;
-    case DataType::kF32: return 7;
-    case DataType::kF64: return 8;
-    case DataType::kBF16: return 9;
-    case DataType::kF8E4M3: return 10;
-    case DataType::kF8E5M2: return 11;
-    default: return -1;
-  }
-}
-
-int nccl_op_of(ReduceOp op) {
-  switch (op) {
-    case ReduceOp::kSum: return kSum;
-    case ReduceOp::kProd: return 1;
-    case ReduceOp::kMax: return 2;
-    case ReduceOp::kMin: return 3;
-    case ReduceOp::kAvg: return 4;
-    default: return -1;  // kPreMulSum: made for each call
-  }
+// The position of a value in one of NCCL's lists; -1: NCCL has no such value.
+template <class Value>
+int number_of(std::span<const Value> all, Value value) {
+  const auto found = std::ranges::find(all, value);
+  return found == all.end() ? -1 : static_cast<int>(found - all.begin());
 }
 
 // The result of a group: the first error of its calls, else that of ncclGroupEnd.
@@ -283,9 +260,9 @@ NcclResult NcclRanks::put_call(const Call& call, const std::byte* input, std::by
 
 NcclResult NcclRanks::put_reduction(const Call& call, const std::byte* input, std::byte* output, NcclComm* comm,
                                     cudaStream_t stream) {
-  const int type = nccl_type_of(call.type);
+  const int type = number_of<DataType>(kNcclTypes, call.type);
   const bool keeps_bits = call.op == ReduceOp::kAvg && nranks_ == 1;
-  int op = keeps_bits ? kSum : nccl_op_of(call.op);
+  int op = keeps_bits ? kSum : number_of<ReduceOp>(kNcclOps, call.op);  // -1: kPreMulSum, made for each call
   if (call.op == ReduceOp::kPreMulSum) {
     ReduceScale factor = call.scale;
     const NcclResult made = nccl().red_op_create_pre_mul_sum(&op, factor.bytes.data(), type, kHostFactor, comm);

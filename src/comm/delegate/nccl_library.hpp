@@ -6,12 +6,15 @@
 // and the library that it found. All ranks exchange these offers and make the same choice.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
 
+#include "slip/data_type.hpp"
 #include "slip/error.hpp"
+#include "slip/reduction.hpp"
 
 struct CUstream_st;
 
@@ -33,6 +36,13 @@ enum class NcclResult : int {
   kRemoteError = 6,
   kInProgress = 7,
 };
+
+// In the order of ncclDataType_t, and of ncclRedOp_t.
+inline constexpr std::array kNcclTypes = {DataType::kI8,  DataType::kU8,   DataType::kI32,    DataType::kU32,
+                                          DataType::kI64, DataType::kU64,  DataType::kF16,    DataType::kF32,
+                                          DataType::kF64, DataType::kBF16, DataType::kF8E4M3, DataType::kF8E5M2};
+inline constexpr std::array kNcclOps = {ReduceOp::kSum, ReduceOp::kProd, ReduceOp::kMax, ReduceOp::kMin,
+                                        ReduceOp::kAvg};
 
 // ncclConfig_t of NCCL 2.14. Later versions have more fields and set those to their defaults.
 struct NcclConfig {
