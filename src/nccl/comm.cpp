@@ -6,6 +6,7 @@
 #include <deque>
 
 #include "base/fail.hpp"
+#include "base/thread.hpp"
 
 namespace slip::nccl {
 namespace {
@@ -24,10 +25,7 @@ struct FreeSlots {
   std::size_t unused SLIP_GUARDED_BY(mutex) = 0;             // slots from here on were never used
   std::deque<ncclComm*> closed SLIP_GUARDED_BY(mutex) = {};  // in the order in which they were closed
 };
-FreeSlots& free_slots() {
-  static auto* const kFree = new FreeSlots;  // never destroyed: communicators may end while the process exits
-  return *kFree;
-}
+FreeSlots& free_slots() { return base::process_wide<FreeSlots>(); }  // communicators may end while the process exits
 
 bool is_slot(ncclComm_t handle) {
   const auto address = reinterpret_cast<std::uintptr_t>(handle);

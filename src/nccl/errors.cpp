@@ -29,10 +29,7 @@ struct ProcessError {
   base::Mutex mutex;
   std::string text SLIP_GUARDED_BY(mutex);
 };
-ProcessError& process_error() {
-  static auto* const kError = new ProcessError;  // never destroyed: a thread may fail while the process exits
-  return *kError;
-}
+ProcessError& process_error() { return base::process_wide<ProcessError>(); }  // a thread may fail during the exit
 
 struct ThreadErrors {
   std::string last;  // of this thread
@@ -117,10 +114,7 @@ void DebugLog::reset() {
   opened_ = false;
 }
 
-DebugLog& debug_log() {
-  static auto* const kLog = new DebugLog;  // never destroyed: a thread may fail while the process exits
-  return *kLog;
-}
+DebugLog& debug_log() { return base::process_wide<DebugLog>(); }
 
 constexpr int kUnread = -1;
 std::atomic<int> g_debug_level{kUnread};

@@ -2,6 +2,7 @@
 #include <map>
 
 #include "base/sync.hpp"
+#include "base/thread.hpp"
 #include "nccl/api.hpp"
 #include "nccl/comm.hpp"
 
@@ -15,10 +16,7 @@ struct Allocations {
   std::map<int, RankDevice> devices SLIP_GUARDED_BY(mutex);  // by GPU
   std::map<const void*, Buffer> buffers SLIP_GUARDED_BY(mutex);
 };
-Allocations& allocations() {
-  static auto* const kAll = new Allocations;  // never destroyed: the caller may use the memory until the process exits
-  return *kAll;
-}
+Allocations& allocations() { return base::process_wide<Allocations>(); }  // used until the process exits
 
 }  // namespace
 }  // namespace slip::nccl

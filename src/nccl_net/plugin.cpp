@@ -13,7 +13,6 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
-#include <optional>
 #include <string>
 #include <system_error>
 #include <vector>
@@ -21,6 +20,7 @@
 #include "base/env.hpp"
 #include "base/fail.hpp"
 #include "base/sync.hpp"
+#include "base/thread.hpp"
 #include "slip/error.hpp"
 #include "transport/bootstrap/secret.hpp"
 #include "transport/net/net.hpp"
@@ -180,10 +180,7 @@ struct Plugin {
   std::vector<NetDevice> devices;  // constant after init(): NCCL holds pointers into its strings
   Dialers dialers;
 };
-Plugin& plugin() {
-  static auto* const kPlugin = new Plugin;  // never destroyed: NCCL's threads may use it while the process exits
-  return *kPlugin;
-}
+Plugin& plugin() { return base::process_wide<Plugin>(); }  // NCCL's threads may use it while the process exits
 
 net_result init(net_logger logger) {
   return guarded([&] {
