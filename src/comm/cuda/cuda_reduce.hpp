@@ -43,28 +43,28 @@ struct IntegerElement {
   }
 };
 
-// Conversions of the floating-point types. `Number` is the type that the values are added in.
+// Conversions of the floating-point types.
 struct F64Bits {
   using Stored = std::uint64_t;
-  using Number = double;
+  using Value = double;
   __device__ static double open(Stored bits) { return __longlong_as_double(static_cast<long long>(bits)); }
   __device__ static Stored close(double value) { return static_cast<Stored>(__double_as_longlong(value)); }
 };
 struct F32Bits {
   using Stored = std::uint32_t;
-  using Number = float;
+  using Value = float;
   __device__ static float open(Stored bits) { return __uint_as_float(bits); }
   __device__ static Stored close(float value) { return __float_as_uint(value); }
 };
 struct F16Bits {
   using Stored = std::uint16_t;
-  using Number = float;
+  using Value = float;
   __device__ static float open(Stored bits) { return __half2float(__ushort_as_half(bits)); }
   __device__ static Stored close(float value) { return __half_as_ushort(__float2half_rn(value)); }
 };
 struct Bf16Bits {
   using Stored = std::uint16_t;
-  using Number = float;
+  using Value = float;
   __device__ static float open(Stored bits) { return __uint_as_float(static_cast<std::uint32_t>(bits) << 16); }
   __device__ static Stored close(float value) { return __bfloat16_as_ushort(__float2bfloat16_rn(value)); }
 };
@@ -78,7 +78,7 @@ struct Bf16Bits {
 template <__nv_fp8_interpretation_t kFormat>
 struct F8Bits {
   using Stored = std::uint8_t;
-  using Number = float;
+  using Value = float;
   SLIP_F8_CONVERSION __device__ static float open(Stored bits) {
     return __half2float(__half(__nv_cvt_fp8_to_halfraw(bits, kFormat)));
   }
@@ -89,18 +89,16 @@ struct F8Bits {
 #undef SLIP_F8_CONVERSION
 
 template <class Bits>
-struct FloatElement {
-  using Stored = typename Bits::Stored;
-  using Value = typename Bits::Number;
-  __device__ static Value open(Stored bits) { return Bits::open(bits); }
-  __device__ static Stored close(Value value) { return Bits::close(value); }
+struct FloatElement : Bits {
+  using typename Bits::Stored;
+  using typename Bits::Value;
   __device__ static bool is_nan(Value value) { return value != value; }
   __device__ static bool less(Value a, Value b) { return a < b; }
   // The inverse of a power of two is exact, so the product has the bits of the quotient. A division takes many times as
   // long.
   __device__ static Stored divide(Stored sum, std::uint64_t divisor) {
-    if ((divisor & (divisor - 1)) == 0) return close(open(sum) * (Value{1} / static_cast<Value>(divisor)));
-    return close(open(sum) / static_cast<Value>(divisor));
+    if ((divisor & (divisor - 1)) == 0) return Bits::close(Bits::open(sum) * (Value{1} / static_cast<Value>(divisor)));
+    return Bits::close(Bits::open(sum) / static_cast<Value>(divisor));
   }
 };
 
@@ -120,26 +118,16 @@ struct ProductOf {
 // A NaN loses against any number. Equal numbers have equal bits, except zeros: -0 is less than +0. So `or` keeps the
 // sign bit for the minimum, and `and` drops it for the maximum. Each element is opened once: the conversions of 8-bit
 // floats are long where the GPU has no instruction for them, and are inlined for each element of a vector.
-struct MinOf {
+template <bool kIsMin>
+struct MinOrMaxOf {
   template <class Element>
   __device__ static typename Element::Stored of(typename Element::Stored a, typename Element::Stored b) {
     const typename Element::Value x = Element::open(a), y = Element::open(b);
     if (Element::is_nan(x)) return b;
     if (Element::is_nan(y)) return a;
-    if (Element::less(y, x)) return b;
-    if (Element::less(x, y)) return a;
-    return a | b;
-  }
-};
-struct MaxOf {
-  template <class Element>
-  __device__ static typename Element::Stored of(typename Element::Stored a, typename Element::Stored b) {
-    const typename Element::Value x = Element::open(a), y = Element::open(b);
-    if (Element::is_nan(x)) return b;
-    if (Element::is_nan(y)) return a;
-    if (Element::less(x, y)) return b;
-    if (Element::less(y, x)) return a;
-    return a & b;
+    if (kIsMin ? Element::less(y, x) : Element::less(x, y)) return b;
+    if (kIsMin ? Element::less(x, y) : Element::less(y, x)) return a;
+    return kIsMin ? a | b : a & b;
   }
 };
 
@@ -273,8 +261,8 @@ __global__ void __launch_bounds__(kThreads, 2) reduce_kernel(const __grid_consta
     switch (static_cast<ReduceOp>(p.op)) {
       case ReduceOp::kSum: reduce_steps<Element, SumOf>(p, state); break;
       case ReduceOp::kProd: reduce_steps<Element, ProductOf>(p, state); break;
-      case ReduceOp::kMin: reduce_steps<Element, MinOf>(p, state); break;
-      case ReduceOp::kMax: reduce_steps<Element, MaxOf>(p, state); break;
+      case ReduceOp::kMin: reduce_steps<Element, MinOrMaxOf<true>>(p, state); break;
+      case ReduceOp::kMax: reduce_steps<Element, MinOrMaxOf<false>>(p, state); break;
       case ReduceOp::kAvg: reduce_steps<Element, SumOf, Extra::kDivide>(p, state); break;
       case ReduceOp::kPreMulSum: reduce_steps<Element, SumOf, Extra::kScale>(p, state); break;
     }
