@@ -159,156 +159,111 @@ typedef enum {
   ncclScalarHostImmediate = 1 /* in host memory, before the function returns */
 } ncclScalarResidence_t;
 
+/* Declares the function, and the same with the prefix "p". */
+#define SLIP_NCCL_FUNCTION(result, name, ...) \
+  result name(__VA_ARGS__);                   \
+  result p##name(__VA_ARGS__)
+
 /* --- memory that collectives access without staging copies --- */
-ncclResult_t ncclMemAlloc(void** ptr, size_t size);
-ncclResult_t pncclMemAlloc(void** ptr, size_t size);
-ncclResult_t ncclMemFree(void* ptr);
-ncclResult_t pncclMemFree(void* ptr);
+SLIP_NCCL_FUNCTION(ncclResult_t, ncclMemAlloc, void** ptr, size_t size);
+SLIP_NCCL_FUNCTION(ncclResult_t, ncclMemFree, void* ptr);
 
 /* --- communicators --- */
-ncclResult_t ncclGetVersion(int* version);
-ncclResult_t pncclGetVersion(int* version);
+SLIP_NCCL_FUNCTION(ncclResult_t, ncclGetVersion, int* version);
 
 /* One process makes the id and passes its bytes to all ranks. An id serves one communicator. */
-ncclResult_t ncclGetUniqueId(ncclUniqueId* uniqueId);
-ncclResult_t pncclGetUniqueId(ncclUniqueId* uniqueId);
+SLIP_NCCL_FUNCTION(ncclResult_t, ncclGetUniqueId, ncclUniqueId* uniqueId);
 
 /* Every rank calls one of these, in a thread or process of its own, or all of them in one group. They return when all
  * ranks have joined. The rank's GPU is the current one. */
-ncclResult_t ncclCommInitRank(ncclComm_t* comm, int nranks, ncclUniqueId commId, int rank);
-ncclResult_t pncclCommInitRank(ncclComm_t* comm, int nranks, ncclUniqueId commId, int rank);
-ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int nranks, ncclUniqueId commId, int rank, ncclConfig_t* config);
-ncclResult_t pncclCommInitRankConfig(ncclComm_t* comm, int nranks, ncclUniqueId commId, int rank, ncclConfig_t* config);
-ncclResult_t ncclCommInitRankScalable(ncclComm_t* newcomm, int nranks, int myrank, int nId, ncclUniqueId* commIds,
-                                      ncclConfig_t* config);
-ncclResult_t pncclCommInitRankScalable(ncclComm_t* newcomm, int nranks, int myrank, int nId, ncclUniqueId* commIds,
-                                       ncclConfig_t* config);
+SLIP_NCCL_FUNCTION(ncclResult_t, ncclCommInitRank, ncclComm_t* comm, int nranks, ncclUniqueId commId, int rank);
+SLIP_NCCL_FUNCTION(ncclResult_t, ncclCommInitRankConfig, ncclComm_t* comm, int nranks, ncclUniqueId commId, int rank,
+                   ncclConfig_t* config);
+SLIP_NCCL_FUNCTION(ncclResult_t, ncclCommInitRankScalable, ncclComm_t* newcomm, int nranks, int myrank, int nId,
+                   ncclUniqueId* commIds, ncclConfig_t* config);
 /* All ranks in this process: rank i on GPU devlist[i], or on GPU i without a list. */
-ncclResult_t ncclCommInitAll(ncclComm_t* comm, int ndev, const int* devlist);
-ncclResult_t pncclCommInitAll(ncclComm_t* comm, int ndev, const int* devlist);
+SLIP_NCCL_FUNCTION(ncclResult_t, ncclCommInitAll, ncclComm_t* comm, int ndev, const int* devlist);
 
 /* Waits until all ranks have finished their calls and have called it. */
-ncclResult_t ncclCommFinalize(ncclComm_t comm);
-ncclResult_t pncclCommFinalize(ncclComm_t comm);
-ncclResult_t ncclCommDestroy(ncclComm_t comm);
-ncclResult_t pncclCommDestroy(ncclComm_t comm);
+SLIP_NCCL_FUNCTION(ncclResult_t, ncclCommFinalize, ncclComm_t comm);
+SLIP_NCCL_FUNCTION(ncclResult_t, ncclCommDestroy, ncclComm_t comm);
 /* Ends unfinished calls with an error and frees the communicator. Any thread may call it. */
-ncclResult_t ncclCommAbort(ncclComm_t comm);
-ncclResult_t pncclCommAbort(ncclComm_t comm);
+SLIP_NCCL_FUNCTION(ncclResult_t, ncclCommAbort, ncclComm_t comm);
 /* Ends unfinished calls with an error. The communicator can then be shrunk, destroyed or aborted. */
-ncclResult_t ncclCommRevoke(ncclComm_t comm, int revokeFlags);
-ncclResult_t pncclCommRevoke(ncclComm_t comm, int revokeFlags);
+SLIP_NCCL_FUNCTION(ncclResult_t, ncclCommRevoke, ncclComm_t comm, int revokeFlags);
 
 /* Ranks with the same color form a new communicator, in the order of key. NCCL_SPLIT_NOCOLOR: the rank gets none. */
-ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* newcomm, ncclConfig_t* config);
-ncclResult_t pncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* newcomm, ncclConfig_t* config);
+SLIP_NCCL_FUNCTION(ncclResult_t, ncclCommSplit, ncclComm_t comm, int color, int key, ncclComm_t* newcomm,
+                   ncclConfig_t* config);
 /* A new communicator without the excluded ranks. All other ranks call it. */
-ncclResult_t ncclCommShrink(ncclComm_t comm, int* excludeRanksList, int excludeRanksCount, ncclComm_t* newcomm,
-                            ncclConfig_t* config, int shrinkFlags);
-ncclResult_t pncclCommShrink(ncclComm_t comm, int* excludeRanksList, int excludeRanksCount, ncclComm_t* newcomm,
-                             ncclConfig_t* config, int shrinkFlags);
+SLIP_NCCL_FUNCTION(ncclResult_t, ncclCommShrink, ncclComm_t comm, int* excludeRanksList, int excludeRanksCount,
+                   ncclComm_t* newcomm, ncclConfig_t* config, int shrinkFlags);
 
-const char* ncclGetErrorString(ncclResult_t result);
-const char* pncclGetErrorString(ncclResult_t result);
+SLIP_NCCL_FUNCTION(const char*, ncclGetErrorString, ncclResult_t result);
 /* The text of the last error: of the communicator, else of this thread, else of the process. This thread may call the
  * function seven more times before the text becomes invalid. */
-const char* ncclGetLastError(ncclComm_t comm);
-const char* pncclGetLastError(ncclComm_t comm);
+SLIP_NCCL_FUNCTION(const char*, ncclGetLastError, ncclComm_t comm);
 /* Reads NCCL_DEBUG again. */
-void ncclResetDebugInit(void);
-void pncclResetDebugInit(void);
+SLIP_NCCL_FUNCTION(void, ncclResetDebugInit, void);
 
-ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* asyncError);
-ncclResult_t pncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* asyncError);
-ncclResult_t ncclCommCount(const ncclComm_t comm, int* count);
-ncclResult_t pncclCommCount(const ncclComm_t comm, int* count);
-ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int* device);
-ncclResult_t pncclCommCuDevice(const ncclComm_t comm, int* device);
-ncclResult_t ncclCommUserRank(const ncclComm_t comm, int* rank);
-ncclResult_t pncclCommUserRank(const ncclComm_t comm, int* rank);
+SLIP_NCCL_FUNCTION(ncclResult_t, ncclCommGetAsyncError, ncclComm_t comm, ncclResult_t* asyncError);
+SLIP_NCCL_FUNCTION(ncclResult_t, ncclCommCount, const ncclComm_t comm, int* count);
+SLIP_NCCL_FUNCTION(ncclResult_t, ncclCommCuDevice, const ncclComm_t comm, int* device);
+SLIP_NCCL_FUNCTION(ncclResult_t, ncclCommUserRank, const ncclComm_t comm, int* rank);
 
-ncclResult_t ncclCommRegister(const ncclComm_t comm, void* buff, size_t size, void** handle);
-ncclResult_t pncclCommRegister(const ncclComm_t comm, void* buff, size_t size, void** handle);
-ncclResult_t ncclCommDeregister(const ncclComm_t comm, void* handle);
-ncclResult_t pncclCommDeregister(const ncclComm_t comm, void* handle);
-ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* buff, size_t size, ncclWindow_t* win, int winFlags);
-ncclResult_t pncclCommWindowRegister(ncclComm_t comm, void* buff, size_t size, ncclWindow_t* win, int winFlags);
-ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t win);
-ncclResult_t pncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t win);
+SLIP_NCCL_FUNCTION(ncclResult_t, ncclCommRegister, const ncclComm_t comm, void* buff, size_t size, void** handle);
+SLIP_NCCL_FUNCTION(ncclResult_t, ncclCommDeregister, const ncclComm_t comm, void* handle);
+SLIP_NCCL_FUNCTION(ncclResult_t, ncclCommWindowRegister, ncclComm_t comm, void* buff, size_t size, ncclWindow_t* win,
+                   int winFlags);
+SLIP_NCCL_FUNCTION(ncclResult_t, ncclCommWindowDeregister, ncclComm_t comm, ncclWindow_t win);
 
 /* --- collectives. Counts are in elements. n is the number of ranks. --- */
 
 /* A sum in which this rank's values are multiplied by *scalar, a value of the data type, first. */
-ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataType_t datatype,
-                                      ncclScalarResidence_t residence, ncclComm_t comm);
-ncclResult_t pncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataType_t datatype,
-                                       ncclScalarResidence_t residence, ncclComm_t comm);
-ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm);
-ncclResult_t pncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm);
+SLIP_NCCL_FUNCTION(ncclResult_t, ncclRedOpCreatePreMulSum, ncclRedOp_t* op, void* scalar, ncclDataType_t datatype,
+                   ncclScalarResidence_t residence, ncclComm_t comm);
+SLIP_NCCL_FUNCTION(ncclResult_t, ncclRedOpDestroy, ncclRedOp_t op, ncclComm_t comm);
 
 /* recvbuff is used on the root only. */
-ncclResult_t ncclReduce(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, ncclRedOp_t op,
-                        int root, ncclComm_t comm, cudaStream_t stream);
-ncclResult_t pncclReduce(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, ncclRedOp_t op,
-                         int root, ncclComm_t comm, cudaStream_t stream);
+SLIP_NCCL_FUNCTION(ncclResult_t, ncclReduce, const void* sendbuff, void* recvbuff, size_t count,
+                   ncclDataType_t datatype, ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream);
 /* A broadcast in place. */
-ncclResult_t ncclBcast(void* buff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,
-                       cudaStream_t stream);
-ncclResult_t pncclBcast(void* buff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,
-                        cudaStream_t stream);
+SLIP_NCCL_FUNCTION(ncclResult_t, ncclBcast, void* buff, size_t count, ncclDataType_t datatype, int root,
+                   ncclComm_t comm, cudaStream_t stream);
 /* sendbuff is used on the root only. */
-ncclResult_t ncclBroadcast(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, int root,
-                           ncclComm_t comm, cudaStream_t stream);
-ncclResult_t pncclBroadcast(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, int root,
-                            ncclComm_t comm, cudaStream_t stream);
-ncclResult_t ncclAllReduce(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, ncclRedOp_t op,
-                           ncclComm_t comm, cudaStream_t stream);
-ncclResult_t pncclAllReduce(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, ncclRedOp_t op,
-                            ncclComm_t comm, cudaStream_t stream);
+SLIP_NCCL_FUNCTION(ncclResult_t, ncclBroadcast, const void* sendbuff, void* recvbuff, size_t count,
+                   ncclDataType_t datatype, int root, ncclComm_t comm, cudaStream_t stream);
+SLIP_NCCL_FUNCTION(ncclResult_t, ncclAllReduce, const void* sendbuff, void* recvbuff, size_t count,
+                   ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream);
 /* sendbuff has n * recvcount elements. */
-ncclResult_t ncclReduceScatter(const void* sendbuff, void* recvbuff, size_t recvcount, ncclDataType_t datatype,
-                               ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream);
-ncclResult_t pncclReduceScatter(const void* sendbuff, void* recvbuff, size_t recvcount, ncclDataType_t datatype,
-                                ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream);
+SLIP_NCCL_FUNCTION(ncclResult_t, ncclReduceScatter, const void* sendbuff, void* recvbuff, size_t recvcount,
+                   ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream);
 /* recvbuff has n * sendcount elements. */
-ncclResult_t ncclAllGather(const void* sendbuff, void* recvbuff, size_t sendcount, ncclDataType_t datatype,
-                           ncclComm_t comm, cudaStream_t stream);
-ncclResult_t pncclAllGather(const void* sendbuff, void* recvbuff, size_t sendcount, ncclDataType_t datatype,
-                            ncclComm_t comm, cudaStream_t stream);
+SLIP_NCCL_FUNCTION(ncclResult_t, ncclAllGather, const void* sendbuff, void* recvbuff, size_t sendcount,
+                   ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream);
 /* Both buffers have n blocks of count elements. */
-ncclResult_t ncclAlltoAll(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, ncclComm_t comm,
-                          cudaStream_t stream);
-ncclResult_t pncclAlltoAll(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, ncclComm_t comm,
-                           cudaStream_t stream);
+SLIP_NCCL_FUNCTION(ncclResult_t, ncclAlltoAll, const void* sendbuff, void* recvbuff, size_t count,
+                   ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream);
 /* recvbuff has n blocks, on the root only. */
-ncclResult_t ncclGather(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, int root,
-                        ncclComm_t comm, cudaStream_t stream);
-ncclResult_t pncclGather(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, int root,
-                         ncclComm_t comm, cudaStream_t stream);
+SLIP_NCCL_FUNCTION(ncclResult_t, ncclGather, const void* sendbuff, void* recvbuff, size_t count,
+                   ncclDataType_t datatype, int root, ncclComm_t comm, cudaStream_t stream);
 /* sendbuff has n blocks, on the root only. */
-ncclResult_t ncclScatter(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, int root,
-                         ncclComm_t comm, cudaStream_t stream);
-ncclResult_t pncclScatter(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, int root,
-                          ncclComm_t comm, cudaStream_t stream);
+SLIP_NCCL_FUNCTION(ncclResult_t, ncclScatter, const void* sendbuff, void* recvbuff, size_t count,
+                   ncclDataType_t datatype, int root, ncclComm_t comm, cudaStream_t stream);
 
 /* Messages that two ranks send to each other belong in one group. */
-ncclResult_t ncclSend(const void* sendbuff, size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm,
-                      cudaStream_t stream);
-ncclResult_t pncclSend(const void* sendbuff, size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm,
-                       cudaStream_t stream);
-ncclResult_t ncclRecv(void* recvbuff, size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm,
-                      cudaStream_t stream);
-ncclResult_t pncclRecv(void* recvbuff, size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm,
-                       cudaStream_t stream);
+SLIP_NCCL_FUNCTION(ncclResult_t, ncclSend, const void* sendbuff, size_t count, ncclDataType_t datatype, int peer,
+                   ncclComm_t comm, cudaStream_t stream);
+SLIP_NCCL_FUNCTION(ncclResult_t, ncclRecv, void* recvbuff, size_t count, ncclDataType_t datatype, int peer,
+                   ncclComm_t comm, cudaStream_t stream);
 
 /* --- groups: the calls of this thread between start and end are submitted together, at the end --- */
-ncclResult_t ncclGroupStart(void);
-ncclResult_t pncclGroupStart(void);
-ncclResult_t ncclGroupEnd(void);
-ncclResult_t pncclGroupEnd(void);
+SLIP_NCCL_FUNCTION(ncclResult_t, ncclGroupStart, void);
+SLIP_NCCL_FUNCTION(ncclResult_t, ncclGroupEnd, void);
 /* Ends the group without submitting it, and estimates the time of its collectives. */
-ncclResult_t ncclGroupSimulateEnd(ncclSimInfo_t* simInfo);
-ncclResult_t pncclGroupSimulateEnd(ncclSimInfo_t* simInfo);
+SLIP_NCCL_FUNCTION(ncclResult_t, ncclGroupSimulateEnd, ncclSimInfo_t* simInfo);
+
+#undef SLIP_NCCL_FUNCTION
 
 #ifdef __cplusplus
 }

@@ -37,47 +37,27 @@ SLIP_NCCL_API(ncclResult_t, ncclCommWindowRegister, ncclComm_t comm, void*, size
   if (win) *win = nullptr;
   return refuse("ncclCommWindowRegister", comm);
 }
-SLIP_NCCL_API(ncclResult_t, ncclCommWindowDeregister, ncclComm_t comm, ncclWindow_t) {
-  return refuse("ncclCommWindowDeregister", comm);
-}
-SLIP_NCCL_API(ncclResult_t, ncclDevCommCreate, ncclComm_t comm, const ncclDevCommRequirements*, ncclDevComm*) {
-  return refuse("ncclDevCommCreate", comm);
-}
-SLIP_NCCL_API(ncclResult_t, ncclDevCommDestroy, ncclComm_t comm, const ncclDevComm*) {
-  return refuse("ncclDevCommDestroy", comm);
-}
-SLIP_NCCL_API(ncclResult_t, ncclLsaBarrierCreateRequirement, ncclTeam, int, ncclLsaBarrierHandle*,
-              ncclDevResourceRequirements*) {
-  return refuse("ncclLsaBarrierCreateRequirement", nullptr);
-}
-SLIP_NCCL_API(ncclResult_t, ncclGinBarrierCreateRequirement, ncclComm_t comm, ncclTeam, int, ncclGinBarrierHandle*,
-              ncclDevResourceRequirements*) {
-  return refuse("ncclGinBarrierCreateRequirement", comm);
-}
-SLIP_NCCL_API(ncclResult_t, ncclLLA2ACreateRequirement, int, int, ncclLLA2AHandle*, ncclDevResourceRequirements*) {
-  return refuse("ncclLLA2ACreateRequirement", nullptr);
-}
-SLIP_NCCL_API(int, ncclLLA2ACalcSlots, int, int) {
-  static_cast<void>(refuse("ncclLLA2ACalcSlots", nullptr));
-  return -1;
-}
-SLIP_NCCL_API(ncclTeam, ncclTeamWorld, ncclComm_t comm) {
-  static_cast<void>(refuse("ncclTeamWorld", comm));
-  return kNoTeam;
-}
-SLIP_NCCL_API(ncclTeam, ncclTeamLsa, ncclComm_t comm) {
-  static_cast<void>(refuse("ncclTeamLsa", comm));
-  return kNoTeam;
-}
-SLIP_NCCL_API(ncclTeam, ncclTeamRail, ncclComm_t comm) {
-  static_cast<void>(refuse("ncclTeamRail", comm));
-  return kNoTeam;
-}
-SLIP_NCCL_API(int, ncclTeamRankToWorld, ncclComm_t comm, ncclTeam, int) {
-  static_cast<void>(refuse("ncclTeamRankToWorld", comm));
-  return -1;
-}
-SLIP_NCCL_API(int, ncclTeamRankToLsa, ncclComm_t comm, ncclTeam, int) {
-  static_cast<void>(refuse("ncclTeamRankToLsa", comm));
-  return -1;
-}
+
+// Defines a function that is refused and returns `value`. `comm`: its communicator, or nullptr.
+#define SLIP_NCCL_REFUSED(result, value, comm, name, ...) \
+  SLIP_NCCL_API(result, name, __VA_ARGS__) {              \
+    static_cast<void>(refuse(#name, comm));               \
+    return value;                                         \
+  }
+
+SLIP_NCCL_REFUSED(ncclResult_t, ncclInvalidUsage, comm, ncclCommWindowDeregister, ncclComm_t comm, ncclWindow_t)
+SLIP_NCCL_REFUSED(ncclResult_t, ncclInvalidUsage, comm, ncclDevCommCreate, ncclComm_t comm,
+                  const ncclDevCommRequirements*, ncclDevComm*)
+SLIP_NCCL_REFUSED(ncclResult_t, ncclInvalidUsage, comm, ncclDevCommDestroy, ncclComm_t comm, const ncclDevComm*)
+SLIP_NCCL_REFUSED(ncclResult_t, ncclInvalidUsage, nullptr, ncclLsaBarrierCreateRequirement, ncclTeam, int,
+                  ncclLsaBarrierHandle*, ncclDevResourceRequirements*)
+SLIP_NCCL_REFUSED(ncclResult_t, ncclInvalidUsage, comm, ncclGinBarrierCreateRequirement, ncclComm_t comm, ncclTeam, int,
+                  ncclGinBarrierHandle*, ncclDevResourceRequirements*)
+SLIP_NCCL_REFUSED(ncclResult_t, ncclInvalidUsage, nullptr, ncclLLA2ACreateRequirement, int, int, ncclLLA2AHandle*,
+                  ncclDevResourceRequirements*)
+SLIP_NCCL_REFUSED(int, -1, nullptr, ncclLLA2ACalcSlots, int, int)
+SLIP_NCCL_REFUSED(ncclTeam, kNoTeam, comm, ncclTeamWorld, ncclComm_t comm)
+SLIP_NCCL_REFUSED(ncclTeam, kNoTeam, comm, ncclTeamLsa, ncclComm_t comm)
+SLIP_NCCL_REFUSED(ncclTeam, kNoTeam, comm, ncclTeamRail, ncclComm_t comm)
+SLIP_NCCL_REFUSED(int, -1, comm, ncclTeamRankToWorld, ncclComm_t comm, ncclTeam, int)
+SLIP_NCCL_REFUSED(int, -1, comm, ncclTeamRankToLsa, ncclComm_t comm, ncclTeam, int)
