@@ -1,12 +1,11 @@
 #include <strings.h>
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <cstring>
-#include <system_error>
 
 #include "base/env.hpp"
+#include "base/quantity_text.hpp"
 #include "nccl/api.hpp"
 #include "nccl/comm.hpp"
 
@@ -21,11 +20,10 @@ constexpr int kInitSeconds = 600, kCallSeconds = 600;
 
 std::chrono::milliseconds seconds_of(const char* variable, int default_seconds) {
   const std::string text = base::env_text(variable);
-  int value = default_seconds;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (!text.empty() && (error != std::errc() || end != text.data() + text.size() || value < 1))
-    invalid_usage("{}={}: a positive number of seconds is expected", variable, text);
-  return std::chrono::seconds(value);
+  if (text.empty()) return std::chrono::seconds(default_seconds);
+  const std::optional<int> value = base::parse_number<int>(text, 1, INT_MAX);
+  if (!value) invalid_usage("{}={}: a positive number of seconds is expected", variable, text);
+  return std::chrono::seconds(*value);
 }
 
 // Sets the fields that the caller's version did not have to NCCL_CONFIG_UNDEF_INT or null. The size of the struct does

@@ -283,11 +283,12 @@ net_result dereg_mr(void*, void* memory) {
   });
 }
 
-[[gnu::always_inline]] inline net_result isend(void* sender, void* data, std::size_t bytes, int tag, void* memory,
+template <class Bytes>
+[[gnu::always_inline]] inline net_result isend(void* sender, void* data, Bytes bytes, int tag, void* memory,
                                                void** request) {
   *request = nullptr;
   return guarded([&] {
-    const transport::NetPart part{static_cast<std::byte*>(data), bytes, tag,
+    const transport::NetPart part{static_cast<std::byte*>(data), static_cast<std::size_t>(bytes), tag,
                                   static_cast<transport::NetMemory*>(memory)};
     *request = static_cast<transport::NetSender&>(connection_of(sender)).isend(part, false);
     return NET_SUCCESS;
@@ -370,29 +371,17 @@ constexpr Table common_table() {
   return table;
 }
 
-constexpr net_table_v8 make_v8() {
-  auto table = common_table<net_table_v8>();
+// Versions 8 and 9 differ in the type of sizes.
+template <class Table, class Bytes>
+constexpr Table plain_table() {
+  auto table = common_table<Table>();
   table.init = &init;
   table.listen = &listen;
   table.connect = [](int device, void* handle, void** sender, net_device_handle**) {
     return connect(device, handle, sender);
   };
-  table.isend = [](void* sender, void* data, int bytes, int tag, void* memory, void** request) {
-    return isend(sender, data, static_cast<std::size_t>(bytes), tag, memory, request);
-  };
-  table.irecv = &irecv<int>;
-  return table;
-}
-
-constexpr net_table_v9 make_v9() {
-  auto table = common_table<net_table_v9>();
-  table.init = &init;
-  table.listen = &listen;
-  table.connect = [](int device, void* handle, void** sender, net_device_handle**) {
-    return connect(device, handle, sender);
-  };
-  table.isend = &isend;
-  table.irecv = &irecv<std::size_t>;
+  table.isend = &isend<Bytes>;
+  table.irecv = &irecv<Bytes>;
   return table;
 }
 
@@ -438,8 +427,10 @@ constexpr net_table_v11 make_v11() {
 
 extern "C" {
 // NOLINTBEGIN(readability-identifier-naming): NCCL looks for these names
-[[gnu::visibility("default")]] extern constexpr net_table_v8 ncclNetPlugin_v8 = slip::nccl_net::make_v8();
-[[gnu::visibility("default")]] extern constexpr net_table_v9 ncclNetPlugin_v9 = slip::nccl_net::make_v9();
+[[gnu::visibility("default")]] extern constexpr net_table_v8 ncclNetPlugin_v8 =
+    slip::nccl_net::plain_table<net_table_v8, int>();
+[[gnu::visibility("default")]] extern constexpr net_table_v9 ncclNetPlugin_v9 =
+    slip::nccl_net::plain_table<net_table_v9, std::size_t>();
 [[gnu::visibility("default")]] extern constexpr net_table_v10 ncclNetPlugin_v10 = slip::nccl_net::make_v10();
 [[gnu::visibility("default")]] extern constexpr net_table_v11 ncclNetPlugin_v11 = slip::nccl_net::make_v11();
 // NOLINTEND(readability-identifier-naming)
