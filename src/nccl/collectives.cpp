@@ -155,19 +155,11 @@ CallRequest checked(const Arguments& given) {
 }
 
 // As in NCCL, a call of 0 elements does nothing.
-ncclResult_t run(const Arguments& given) {
+ncclResult_t run(const Arguments& given, std::optional<ncclRedOp_t> op = std::nullopt) {
   return run_api(given.function, given.comm, [&] {
     const KeepCurrentGpu keep;
     CallRequest call = checked(given);
-    return given.count == 0 ? ncclSuccess : submit(std::move(call));
-  });
-}
-
-ncclResult_t run_reduction(const Arguments& given, ncclRedOp_t op) {
-  return run_api(given.function, given.comm, [&] {
-    const KeepCurrentGpu keep;
-    CallRequest call = checked(given);
-    set_op(call, op, given.type);
+    if (op) set_op(call, *op, given.type);
     return given.count == 0 ? ncclSuccess : submit(std::move(call));
   });
 }
@@ -219,20 +211,18 @@ using namespace slip::nccl;
 
 SLIP_NCCL_API(ncclResult_t, ncclAllReduce, const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
               ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
-  return run_reduction({Collective::kAllReduce, "ncclAllReduce", sendbuff, recvbuff, count, datatype, comm, stream},
-                       op);
+  return run({Collective::kAllReduce, "ncclAllReduce", sendbuff, recvbuff, count, datatype, comm, stream}, op);
 }
 
 SLIP_NCCL_API(ncclResult_t, ncclReduce, const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
               ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream) {
-  return run_reduction(
-      {Collective::kReduce, "ncclReduce", sendbuff, recvbuff, count, datatype, comm, stream, root, "root"}, op);
+  return run({Collective::kReduce, "ncclReduce", sendbuff, recvbuff, count, datatype, comm, stream, root, "root"}, op);
 }
 
 SLIP_NCCL_API(ncclResult_t, ncclReduceScatter, const void* sendbuff, void* recvbuff, size_t recvcount,
               ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
-  return run_reduction(
-      {Collective::kReduceScatter, "ncclReduceScatter", sendbuff, recvbuff, recvcount, datatype, comm, stream}, op);
+  return run({Collective::kReduceScatter, "ncclReduceScatter", sendbuff, recvbuff, recvcount, datatype, comm, stream},
+             op);
 }
 
 SLIP_NCCL_API(ncclResult_t, ncclBroadcast, const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,

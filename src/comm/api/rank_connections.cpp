@@ -48,16 +48,15 @@ CoreShare find_core_share(const transport::Bootstrap& bootstrap, const std::vect
 }
 
 // The useful number of channels, within the limits that were requested.
-void set_channels(const RequestedOptions& requested, const std::vector<int>& hosts, bool oversubscribed,
-                  TuningInputs& tuning) {
-  std::map<int, int> ranks;
-  for (const int host : hosts) ++ranks[host];
-  int each = tuning.nranks;
-  for (const auto& [host, count] : ranks) each = std::min(each, count);
+void set_channels(const RequestedOptions& requested, const std::map<int, std::vector<int>>& members_by_host,
+                  bool oversubscribed, TuningInputs& tuning) {
+  auto each = static_cast<std::size_t>(tuning.nranks);
+  for (const auto& [host, members] : members_by_host) each = std::min(each, members.size());
+  const auto hosts = static_cast<int>(members_by_host.size());
   const int max = requested.max_channels == 0 ? kMaxChannels : requested.max_channels;
   tuning.min_channels = std::max(requested.min_channels, 1);
   tuning.max_channels =
-      std::clamp(useful_channels(static_cast<int>(ranks.size()), each, oversubscribed), tuning.min_channels, max);
+      std::clamp(useful_channels(hosts, static_cast<int>(each), oversubscribed), tuning.min_channels, max);
 }
 
 // All ranks call it. Returns null if the ranks are not on GPUs. `hosts`: the host of each rank. Throws if some ranks
@@ -120,18 +119,14 @@ void RankConnections::set_up(int inherited_topology_device, Here here) {
       find_rank_placement(bootstrap, hosts_of(bootstrap.placements(), all),
                           RankLocation::own(options, inherited_topology_device), topology_file(options), here);
   topology_device = places.device_of(rank);
-  const std::vector<int>& hosts = places.hosts;
-  std::vector<int> members;
-  for (int other = 0; other < nranks; ++other) {
-    if (hosts[static_cast<std::size_t>(other)] == hosts[static_cast<std::size_t>(rank)]) members.push_back(other);
-  }
+  const std::map<int, std::vector<int>> members_by_host = members_of(places.hosts);
+  const std::vector<int>& members = members_by_host.at(places.hosts[static_cast<std::size_t>(rank)]);
   tuning.nranks = nranks;
   // Over the network alone, relays gain nothing: blocks would cross the network once more to reach the relay.
-  const std::set<int> distinct_hosts(hosts.begin(), hosts.end());
-  tuning.hosts = requested.transport == Transport::kNet ? nranks : static_cast<int>(distinct_hosts.size());
+  tuning.hosts = requested.transport == Transport::kNet ? nranks : static_cast<int>(members_by_host.size());
   const CoreShare cores = find_core_share(bootstrap, places.ranks);
   cores_each = cores.each;
-  set_channels(requested, hosts, cores.any_oversubscribed, tuning);
+  set_channels(requested, members_by_host, cores.any_oversubscribed, tuning);
   const bool may_read = requested.single_copy != SingleCopy::kNever;
   if (nranks == 1 || (requested.transport == Transport::kAuto && members.size() > 1))
     host.emplace(bootstrap, members, tuning.max_channels, may_read);
@@ -149,7 +144,7 @@ void RankConnections::set_up(int inherited_topology_device, Here here) {
   monitor = std::make_shared<CallMonitor>(ledger_slot);
   bootstrap.server().set_monitor(monitor);
   sim = SimRanks::meet(bootstrap, device, {tuning, graphs, requested.algorithm, requested.deterministic}, here);
-  gpu = meet_gpu_calls(bootstrap, device, hosts, requested.deterministic, here);
+  gpu = meet_gpu_calls(bootstrap, device, places.hosts, requested.deterministic, here);
 }
 
 bool RankConnections::is_shared(const Call& call) const {

@@ -85,28 +85,23 @@ bool receives(const Move& move, const Node& node, int peer) {
   return move.up ? node.has_child(peer) : node.parent() == peer;
 }
 
-// The number of messages to the peer in `step` from message `first` on.
-std::uint64_t sent_in(const Task& task, std::uint64_t step, int peer, std::uint64_t first) {
+// The number of messages to the peer, or from it (`ahead`: kHop), that this rank begins after the message `number` of
+// the step `first`, up to the step `last`.
+std::uint64_t begun_after(const Task& task, std::uint64_t first, std::uint64_t number, std::uint64_t last, int peer,
+                          std::uint64_t ahead) {
   std::uint64_t count = 0;
-  for_each_move(task, step, 0, [&](const Move& move, const Node& node) {
-    count += move.number(task) >= first && sends(move, node, peer) ? 1 : 0;
-  });
-  return count;
-}
-// The number of messages from the peer that this rank begins to receive in `step`, from message `first` on.
-std::uint64_t begun_in(const Task& task, std::uint64_t step, int peer, std::uint64_t first) {
-  std::uint64_t count = 0;
-  for_each_move(task, step, kHop, [&](const Move& move, const Node& node) {
-    count += move.number(task) >= first && receives(move, node, peer) ? 1 : 0;
-  });
+  for (std::uint64_t step = first; step <= last; ++step) {
+    for_each_move(task, step, ahead, [&](const Move& move, const Node& node) {
+      if (step == first && move.number(task) <= number) return;
+      count += (ahead == 0 ? sends(move, node, peer) : receives(move, node, peer)) ? 1 : 0;
+    });
+  }
   return count;
 }
 
 // Waits for a message that this rank began to receive kHop steps before, and not for later ones.
 void await(const Task& task, std::uint64_t step, const Move& move, int peer, Program& program) {
-  std::uint64_t later = begun_in(task, step - kHop, peer, move.number(task) + 1);
-  for (std::uint64_t after = step - kHop + 1; after <= step; ++after) later += begun_in(task, after, peer, 0);
-  program.received(peer, later);
+  program.received(peer, begun_after(task, step - kHop, move.number(task), step, peer, kHop));
 }
 
 // Scratch memory for the partial sums of the children: slots_of() slots for each child in each tree, used in turn. In
@@ -129,10 +124,8 @@ void begin_to_receive(const Task& task, std::uint64_t step, const Move& move, co
   if (node.is_top()) return;
   const int parent = node.parent();
   if (goes_up(task)) {  // the result overwrites the partial sum that was sent up
-    const std::uint64_t then = move.chunk + node.up_delay();
-    std::uint64_t later = sent_in(task, then, parent, Move{true, move.tree, 0}.number(task) + 1);
-    for (std::uint64_t after = then + 1; after < step; ++after) later += sent_in(task, after, parent, 0);
-    program.sent(parent, later);
+    const std::uint64_t then = move.chunk + node.up_delay(), number = Move{true, move.tree, 0}.number(task);
+    program.sent(parent, begun_after(task, then, number, step - 1, parent, 0));
   }
   program.receive(parent, output_at(chunk.begin), chunk.bytes);
 }

@@ -77,21 +77,6 @@ double per_byte(double gbps) { return gbps > 0 ? 1 / (gbps * 1e3) : std::numeric
 // Rounds of a tree or a doubling among `count` members.
 double levels(int count) { return std::bit_width(static_cast<unsigned>(count - 1)); }
 
-// The algorithm whose schedules do the same by messages; none: it needs a switch that reduces.
-std::optional<Algorithm> by_messages(GpuAlgorithm algorithm) {
-  switch (algorithm) {
-    case GpuAlgorithm::kRing: return Algorithm::kRing;
-    case GpuAlgorithm::kTree: return Algorithm::kTree;
-    case GpuAlgorithm::kDoubling: return Algorithm::kDoubling;
-    case GpuAlgorithm::kDirect: return Algorithm::kDirect;
-    case GpuAlgorithm::kRelay: return Algorithm::kRelay;
-    case GpuAlgorithm::kSwitch:
-    case GpuAlgorithm::kNvls:
-    case GpuAlgorithm::kNvlsTree: break;
-  }
-  return std::nullopt;
-}
-
 // The rate of the slowest link from a GPU to the NVSwitch; 0: some GPU has none.
 double nvswitch_gbps(const TopoSystem& system) {
   double slowest = std::numeric_limits<double>::infinity();
@@ -328,12 +313,15 @@ bool CollectiveModel::has(GpuAlgorithm algorithm, Collective kind) const {
       return reduces_here && in_.machines == 1 &&
              (all_reduce || kind == Collective::kAllGather || kind == Collective::kReduceScatter);
     case GpuAlgorithm::kNvlsTree: return reduces_here && in_.machines > 1 && all_reduce;
+    // The others are possible if there are schedules that do the same by messages.
+    case GpuAlgorithm::kRing: return find_schedule(Algorithm::kRing, kind) != nullptr;
+    case GpuAlgorithm::kTree: return find_schedule(Algorithm::kTree, kind) != nullptr;
+    case GpuAlgorithm::kDoubling: return find_schedule(Algorithm::kDoubling, kind) != nullptr;
+    case GpuAlgorithm::kDirect: return find_schedule(Algorithm::kDirect, kind) != nullptr;
     case GpuAlgorithm::kRelay:
-      if (in_.machines == 1 || in_.each == 1) return false;
-      break;
-    default: break;
+      return in_.machines > 1 && in_.each > 1 && find_schedule(Algorithm::kRelay, kind) != nullptr;
   }
-  return find_schedule(*by_messages(algorithm), kind) != nullptr;
+  return false;
 }
 
 std::optional<CollectiveModel::Line> CollectiveModel::line(GpuAlgorithm algorithm, Collective kind, Protocol protocol,

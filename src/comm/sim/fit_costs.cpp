@@ -164,10 +164,9 @@ constexpr double kMaxBytesOfCall = 1e18, kMaxUs = 1e15;
 std::vector<std::string_view> words_of(std::string_view line) {
   std::vector<std::string_view> words;
   constexpr std::string_view kSpace = " \t\r";
-  for (std::size_t at = line.find_first_not_of(kSpace); at != std::string_view::npos;) {
-    const std::size_t end = std::min(line.find_first_of(kSpace, at), line.size());
-    words.push_back(line.substr(at, end - at));
-    at = line.find_first_not_of(kSpace, end);
+  for (std::size_t at = 0; (at = line.find_first_not_of(kSpace, at)) != std::string_view::npos;) {
+    words.push_back(line.substr(at, line.find_first_of(kSpace, at) - at));
+    at += words.back().size();
   }
   return words;
 }
