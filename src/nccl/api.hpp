@@ -29,11 +29,8 @@ namespace slip::nccl {
 // An error, with the result code that the API function returns.
 class ApiError : public std::runtime_error {
  public:
-  ApiError(ncclResult_t result, const std::string& text) : std::runtime_error(text), result_(result) {}
-  ncclResult_t result() const { return result_; }
-
- private:
-  ncclResult_t result_;
+  ApiError(ncclResult_t code, const std::string& text) : std::runtime_error(text), result(code) {}
+  const ncclResult_t result;
 };
 
 template <class... T>

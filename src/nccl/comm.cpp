@@ -1,7 +1,6 @@
 #include "nccl/comm.hpp"
 
 #include <array>
-#include <atomic>
 #include <cstring>
 #include <deque>
 

@@ -145,7 +145,7 @@ Outcome outcome_of_exception() {
   try {
     throw;
   } catch (const ApiError& error) {
-    return {error.result(), error.what()};
+    return {error.result, error.what()};
   } catch (const Error& error) {
     return {result_of(error.code()), base::bare_text(error)};
   } catch (const std::bad_alloc&) {

@@ -8,7 +8,6 @@
 
 #include "base/thread.hpp"
 #include "nccl/api.hpp"
-#include "nccl/comm.hpp"
 #include "slip/group.hpp"
 
 namespace slip::nccl {

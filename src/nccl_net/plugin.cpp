@@ -155,8 +155,7 @@ std::unique_ptr<transport::NetSender> Dialers::dial(void* handle, const NetDevic
     // NCCL does not notify the plug-in when it gives up an attempt. Such an attempt stays in `all_` until NCCL passes
     // another handle at the same address.
     std::erase_if(all_, [&](const auto& dialer) { return dialer->place == handle && dialer->handle != bytes; });
-    const auto found =
-        std::find_if(all_.begin(), all_.end(), [&](const auto& dialer) { return dialer->place == handle; });
+    const auto found = std::ranges::find_if(all_, [&](const auto& dialer) { return dialer->place == handle; });
     one = found != all_.end() ? *found : std::make_shared<Dialer>(handle, bytes, connection_options(device));
     if (found == all_.end()) all_.push_back(one);
   }

@@ -3,12 +3,9 @@
 #include <algorithm>
 #include <cstring>
 
-#include "base/env.hpp"
 #include "base/fail.hpp"
-#include "base/terminal.hpp"
 #include "comm/plan/message_program.hpp"
 #include "runtime/capture.hpp"
-#include "runtime/core.hpp"
 #include "runtime/exchange.hpp"
 
 namespace slip::comm {

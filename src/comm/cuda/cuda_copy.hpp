@@ -2,7 +2,6 @@
 // flight.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 
 #include "comm/cuda/cuda_kernels.hpp"

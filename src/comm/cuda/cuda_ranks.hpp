@@ -24,7 +24,6 @@
 #include "comm/cuda/cuda_peers.hpp"
 #include "comm/cuda/cuda_streams.hpp"
 #include "comm/cuda/cuda_watch.hpp"
-#include "transport/memory/segment.hpp"
 
 namespace slip::comm {
 

@@ -73,8 +73,7 @@ void CallOrder::require_stream_of_device(const runtime::StreamState& stream, Her
 // kMaxCaptures captures are kept: a new one reuses the event of the oldest.
 CallOrder::Captured& CallOrder::captured_in(unsigned long long capture) {
   constexpr std::size_t kMaxCaptures = 64;  // at the same time, with calls of one communicator
-  const auto found =
-      std::find_if(captures_.begin(), captures_.end(), [&](const Captured& one) { return one.capture == capture; });
+  const auto found = std::ranges::find(captures_, capture, &Captured::capture);
   if (found != captures_.end()) return *found;
   if (captures_.size() == kMaxCaptures) {
     std::rotate(captures_.begin(), captures_.begin() + 1, captures_.end());
@@ -115,8 +114,8 @@ void PendingStreams::note(runtime::StreamState& stream, std::uint64_t position, 
   const std::uint64_t id = stream.id.load(std::memory_order_relaxed);  // relaxed: the caller uses the stream
   const Pending noted{&stream, id, position, use};
   const base::LockGuard lock(mutex_);
-  const auto same = std::find_if(pending_.begin(), pending_.end(),
-                                 [&](const Pending& one) { return one.stream == &stream && one.use == use; });
+  const auto same =
+      std::ranges::find_if(pending_, [&](const Pending& one) { return one.stream == &stream && one.use == use; });
   if (same != pending_.end()) *same = noted;
   else pending_.push_back(noted);
   // The communicator has failed, and the watching thread may have released this call already. Then the call has ended

@@ -1,6 +1,5 @@
 #include "comm/cuda/cuda_watch.hpp"
 
-#include <algorithm>
 #include <map>
 
 #include "backend/cuda/check.hpp"

@@ -9,7 +9,6 @@
 #include "base/fail.hpp"
 #include "base/hash.hpp"
 #include "base/terminal.hpp"
-#include "comm/cuda/cuda_driver.hpp"
 #include "runtime/core.hpp"
 
 namespace slip::comm {

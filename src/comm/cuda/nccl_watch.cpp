@@ -9,7 +9,6 @@
 #include "base/fail.hpp"
 #include "base/wait.hpp"
 #include "comm/diagnose/stalls.hpp"
-#include "runtime/core.hpp"
 
 namespace slip::comm {
 namespace {

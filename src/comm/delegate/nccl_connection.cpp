@@ -3,12 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstdlib>
 #include <exception>
 #include <memory>
 #include <utility>
-#include <vector>
 
 #include "base/clock.hpp"
 #include "base/terminal.hpp"

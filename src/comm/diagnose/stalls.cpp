@@ -9,7 +9,6 @@
 #include "comm/api/call.hpp"
 #include "comm/diagnose/call_history.hpp"
 #include "transport/bootstrap/bootstrap.hpp"
-#include "transport/ledger/ledger.hpp"
 
 namespace slip::comm {
 namespace {

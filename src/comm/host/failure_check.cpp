@@ -1,7 +1,6 @@
 #include "comm/host/failure_check.hpp"
 
 #include <algorithm>
-#include <utility>
 #include <vector>
 
 #include "base/clock.hpp"

@@ -12,7 +12,6 @@
 
 #include "base/sync.hpp"
 #include "comm/api/call.hpp"
-#include "slip/error.hpp"
 #include "transport/socket/socket.hpp"
 
 namespace slip::comm {

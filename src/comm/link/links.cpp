@@ -2,12 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <utility>
 
 #include "base/clock.hpp"
 #include "base/env.hpp"
-#include "base/fail.hpp"
 #include "base/memory_end.hpp"
 #include "base/sync.hpp"
 #include "base/terminal.hpp"

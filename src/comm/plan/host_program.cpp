@@ -309,19 +309,15 @@ HostProgramBuilder::HostProgramBuilder(const Call& call, std::uint64_t number, s
       direct_(call, rank, nranks),
       path_(asks_ ? HostPath::kOpen : HostPath::kStaged) {}
 
-// The waits for the posts on which the choice of the path depends.
-void HostProgramBuilder::meet(Program& program) const {
-  if (!DirectProgramBuilder::from_root(call_.kind)) program.meet();
-  else if (rank_ != call_.root) program.meet(static_cast<std::uint64_t>(call_.root));
-}
-
 void HostProgramBuilder::write_first(Program& program) const {
   const bool offers = asks_ && own_ != PeerAccess::kUnreachable;
   if (!offers && !(asks_ && is_small())) return staged_.write(0, program);
   program.room(StagingLayout::kTurns - 1);
   if (!offers) staged_.box_in(program, box_shift());
   program.post();
-  meet(program);
+  // The waits for the posts on which the choice of the path depends.
+  if (!DirectProgramBuilder::from_root(call_.kind)) program.meet();
+  else if (rank_ != call_.root) program.meet(static_cast<std::uint64_t>(call_.root));
 }
 
 // `piece`: of StagedProgramBuilder, after its first one.

@@ -272,7 +272,6 @@ class HostProgramBuilder {
  private:
   void write_first(Program& program) const;
   void write_staged(std::uint64_t piece, Program& program) const;
-  void meet(Program& program) const;
 
   Call call_;
   int rank_;

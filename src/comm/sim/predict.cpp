@@ -2,13 +2,11 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 
 #include "backend/sim/description.hpp"
 #include "base/fail.hpp"
 #include "comm/api/communicator_state.hpp"
 #include "comm/placement/comm_graph.hpp"
-#include "comm/plan/tuning.hpp"
 #include "comm/sim/cost_model.hpp"
 #include "runtime/observers.hpp"
 #include "slip/stream.hpp"
@@ -80,7 +78,8 @@ class ClusterLinks {
   // Adds the path from one rank to another, over the nets of `channel`; null: over each rank's nearest net. `ring`: the
   // channel's ring, which may leave a machine through another net than the trees.
   void add(int from, int to, int track, const CommChannel* channel, bool ring) {
-    if (!added_.insert({from, to, track}).second) return;
+    const auto [note, is_new] = notes_.try_emplace({from, to, track});
+    if (!is_new) return;
     max_wires_ = std::max(max_wires_, ++wires_[{from, track}]);
     if (max_wires_ > kMaxWires)
       base::fail(ErrorCode::kInvalidValue, {},
@@ -94,7 +93,7 @@ class ClusterLinks {
         const std::string name = fmt::format("{}.{}", node, link);
         if (std::ranges::find(names, name) != names.end()) continue;
         names.push_back(name);
-        rates_[name] = fabric_.system(node).links[static_cast<std::size_t>(link)].gbps;
+        machine_.add_link(name, fabric_.system(node).links[static_cast<std::size_t>(link)].gbps);
       }
     };
     const bool within = a.node == b.node;
@@ -106,13 +105,13 @@ class ClusterLinks {
       const std::size_t out = a.node == kInNetwork || by_rail ? in
                               : channel                       ? net_of(a, ring ? &channel->nets_out : &channel->nets)
                                                               : net_of(a, nullptr);
-      notes_[{from, to, track}] = fmt::format(", NIC {} to {}", out, in);
+      note->second = fmt::format(", NIC {} to {}", out, in);
       if (a.node != kInNetwork) cross(a.node, device(a), net(a.node, out));
       if (b.node != kInNetwork) cross(b.node, net(b.node, in), device(b));
     }
     if (names.empty()) {  // two ranks on one device, or a net that no link reaches
       names.push_back(fmt::format("memory of {}.{}", a.node, a.device));
-      rates_[names.back()] = memory_gbps();
+      machine_.add_link(names.back(), memory_gbps());
     }
     machine_.add_path(from * tracks_ + track, to * tracks_ + track, within ? costs_.latency_us : costs_.net_latency_us,
                       names);
@@ -124,10 +123,7 @@ class ClusterLinks {
     return found == notes_.end() ? "" : found->second;
   }
   WireKind wires() const { return wire_kind(max_wires_, WireKind::kEager); }
-  std::vector<Device> open(int ranks) {
-    for (const auto& [name, gbps] : rates_) machine_.add_link(name, gbps);
-    return machine_.open(ranks * tracks_, memory_gbps() / tracks_);
-  }
+  std::vector<Device> open(int ranks) const { return machine_.open(ranks * tracks_, memory_gbps() / tracks_); }
 
  private:
   static constexpr int kInNetwork = -1;
@@ -166,11 +162,9 @@ class ClusterLinks {
   const PredictedCosts& costs_;
   const int tracks_;
   const bool rails_;
-  std::set<std::tuple<int, int, int>> added_;
-  std::map<std::tuple<int, int, int>, std::string> notes_;  // by sender, receiver and track
+  std::map<std::tuple<int, int, int>, std::string> notes_;  // of the added paths, by sender, receiver and track
   std::map<std::pair<int, int>, std::size_t> wires_;        // by rank and track: the number of wires on which it sends
   std::size_t max_wires_ = 0;
-  std::map<std::string, double> rates_;
   RankMachine machine_;
 };
 
