@@ -101,13 +101,6 @@ std::unique_ptr<GpuCalls> CudaRanks::meet(transport::Bootstrap& bootstrap, const
   return made;
 }
 
-CudaRanks::CudaRanks(transport::Bootstrap& bootstrap, const Device& device)
-    : bootstrap_(bootstrap),
-      rank_(bootstrap.rank()),
-      nranks_(bootstrap.nranks()),
-      gpu_(gpu_of(device)),
-      order_(device) {}
-
 void CudaRanks::connect(Here here) {
   const DeviceScope scope(gpu_);
   backend::check(load_kernels(), "cudaFuncGetAttributes", gpu_, "a communicator", here);

@@ -89,7 +89,7 @@ struct DeviceProgram {
   std::vector<std::byte> bytes;  // the steps, then the locations
 };
 
-class CudaRanks final : public GpuCalls {
+class CudaRanks final : public GpuRank {
  public:
   static std::unique_ptr<GpuCalls> meet(transport::Bootstrap& bootstrap, const Device& device, Here here);
   ~CudaRanks() override;
@@ -103,7 +103,7 @@ class CudaRanks final : public GpuCalls {
   void drain() noexcept override { watch_.drain(); }
 
  private:
-  CudaRanks(transport::Bootstrap& bootstrap, const Device& device);
+  CudaRanks(transport::Bootstrap& bootstrap, const Device& device) : GpuRank(bootstrap, device) {}
   void connect(Here here);
   void choose_mode(const std::vector<GpuIdentity>& all);
   void map_controls(const std::vector<ControlHandle>& all, Here here);
@@ -155,8 +155,6 @@ class CudaRanks final : public GpuCalls {
   void put_messages(const MessageLaunch& launch, cudaStream_t stream);
   void launch_message_kernel(std::span<const DeviceMessage> messages, std::uint32_t rounds, cudaStream_t stream);
 
-  transport::Bootstrap& bootstrap_;
-  const int rank_, nranks_, gpu_;
   MeetingMode mode_ = MeetingMode::kTogether;
   SharedPages shared_;
   struct Controls {
@@ -183,7 +181,6 @@ class CudaRanks final : public GpuCalls {
   };
   LongWaits long_waits_;
   StagingBuffers staging_[2];  // input, output
-  CallOrder order_;
 };
 
 }  // namespace slip::comm

@@ -64,6 +64,21 @@ class CallOrder : base::NoCopy {
   std::vector<Captured> captures_;  // the most recent ones, in the order of their first calls
 };
 
+// A rank on a GPU whose calls are kernels in the streams of the caller.
+class GpuRank : public GpuCalls {
+ protected:
+  GpuRank(transport::Bootstrap& bootstrap, const Device& device)
+      : bootstrap_(bootstrap),
+        rank_(bootstrap.rank()),
+        nranks_(bootstrap.nranks()),
+        gpu_(gpu_of(device)),
+        order_(device) {}
+
+  transport::Bootstrap& bootstrap_;
+  const int rank_, nranks_, gpu_;
+  CallOrder order_;  // used by the thread that enqueues a call; the communicator's mutex orders them
+};
+
 // Any thread may use it.
 class PendingStreams {
  public:

@@ -18,38 +18,34 @@ constexpr std::size_t kPageBytes = 4096;
 constexpr int kLooksPerCount = 16;  // every 16th look() copies the count of calls from the device
 
 // The ranks of a process share one mapping of a segment, and CUDA registers a range only once.
-class HostRegistrations {
- public:
-  static void add(void* data, std::size_t bytes, int gpu) {
-    Registered& all = registered();
-    const base::LockGuard lock(all.mutex);
-    if (!all.counts.contains(data))
-      backend::check(cudaHostRegister(data, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped),
-                     "cudaHostRegister", gpu);
-    ++all.counts[data];  // only after a success: the next rank tries again
-  }
-  static void remove(void* data) noexcept {
-    {
-      Registered& all = registered();
-      const base::LockGuard lock(all.mutex);
-      const auto found = all.counts.find(data);
-      if (found == all.counts.end() || --found->second > 0) return;
-      all.counts.erase(found);
-    }
-    // Not under the mutex: cudaHostUnregister may wait for kernels of other communicators, and these may wait for a
-    // rank of this process that needs the mutex. No rank registers the range at the same time: all ranks that share it
-    // have registered it before init ended. If init failed, it failed on all of them.
-    static_cast<void>(cudaHostUnregister(data));
-    static_cast<void>(cudaGetLastError());
-  }
-
- private:
-  struct Registered {
-    base::Mutex mutex;
-    std::map<void*, int> counts SLIP_GUARDED_BY(mutex);  // how many ranks use the range
-  };
-  static Registered& registered() { return base::process_wide<Registered>(); }
+struct HostRegistrations {
+  base::Mutex mutex;
+  std::map<void*, int> counts SLIP_GUARDED_BY(mutex);  // how many ranks use the range
 };
+
+void register_host_memory(void* data, std::size_t bytes, int gpu) {
+  auto& all = base::process_wide<HostRegistrations>();
+  const base::LockGuard lock(all.mutex);
+  if (!all.counts.contains(data))
+    backend::check(cudaHostRegister(data, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped), "cudaHostRegister",
+                   gpu);
+  ++all.counts[data];  // only after a success: the next rank tries again
+}
+
+void unregister_host_memory(void* data) noexcept {
+  {
+    auto& all = base::process_wide<HostRegistrations>();
+    const base::LockGuard lock(all.mutex);
+    const auto found = all.counts.find(data);
+    if (found == all.counts.end() || --found->second > 0) return;
+    all.counts.erase(found);
+  }
+  // Not under the mutex: cudaHostUnregister may wait for kernels of other communicators, and these may wait for a rank
+  // of this process that needs the mutex. No rank registers the range at the same time: all ranks that share it have
+  // registered it before init ended. If init failed, it failed on all of them.
+  static_cast<void>(cudaHostUnregister(data));
+  static_cast<void>(cudaGetLastError());
+}
 
 // Flags in host memory that kernels and memory operations of all ranks also write. acquire: the data that the device
 // wrote before is visible. release: the device sees the data that this thread wrote before.
@@ -76,11 +72,11 @@ void SharedPages::share(transport::Bootstrap& bootstrap, int gpu) {
   for (int rank = 0; rank < nranks_; ++rank) all.push_back(rank);
   segment_ = transport::Segment::share(bootstrap, all,
                                        flag_bytes() + static_cast<std::size_t>(nranks_) * sizeof(PublishedMemory));
-  HostRegistrations::add(segment_.data(), flag_bytes(), gpu);
+  register_host_memory(segment_.data(), flag_bytes(), gpu);
 }
 
 SharedPages::~SharedPages() {
-  if (segment_.data()) HostRegistrations::remove(segment_.data());
+  if (segment_.data()) unregister_host_memory(segment_.data());
 }
 
 MessageBox& SharedPages::box(int from, int to) const {

@@ -87,13 +87,6 @@ std::unique_ptr<GpuCalls> NcclRanks::meet(transport::Bootstrap& bootstrap, const
   return made;
 }
 
-NcclRanks::NcclRanks(transport::Bootstrap& bootstrap, const Device& device)
-    : bootstrap_(bootstrap),
-      rank_(bootstrap.rank()),
-      nranks_(bootstrap.nranks()),
-      gpu_(gpu_of(device)),
-      order_(device) {}
-
 void NcclRanks::connect(Here here) {
   const DeviceScope scope(gpu_);
   backend::check(cudaHostAlloc(reinterpret_cast<void**>(&page_), sizeof(NcclPage), cudaHostAllocPortable),
@@ -228,7 +221,7 @@ void NcclRanks::put(const NcclWatch::Noted& call, cudaStream_t stream,
   }
   MemoryOperation begin[] = {write_32(&page_->state, NcclPage::begun(call.ticket))};
   put_memory_operations(stream, begin, gpu_);
-  NcclWatch::PeerWait wait = NcclWatch::wait_from_now();
+  NcclWatch::PeerWait wait = NcclWatch::wait_from(base::now_ns());
   try {
     connection_->run([&](NcclComm* comm) { return body(comm, stream); }, [&] { watch_.check(wait, call); });
   } catch (const Error& error) {

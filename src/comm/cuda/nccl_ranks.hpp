@@ -21,7 +21,7 @@
 
 namespace slip::comm {
 
-class NcclRanks final : public GpuCalls {
+class NcclRanks final : public GpuRank {
  public:
   // All ranks call it. Null: Slipstream's own kernels run the calls. Throws if SLIP_NCCL names a library that cannot be
   // used.
@@ -38,7 +38,7 @@ class NcclRanks final : public GpuCalls {
   std::string engine() const override { return connection_->library().text(); }
 
  private:
-  NcclRanks(transport::Bootstrap& bootstrap, const Device& device);
+  NcclRanks(transport::Bootstrap& bootstrap, const Device& device) : GpuRank(bootstrap, device) {}
   void connect(Here here);
   const NcclFunctions& nccl() const { return connection_->library().functions; }
 
@@ -65,8 +65,6 @@ class NcclRanks final : public GpuCalls {
                         cudaStream_t stream);
   NcclResult put_messages(std::span<const UserMessage> messages, NcclComm* comm, cudaStream_t stream);
 
-  transport::Bootstrap& bootstrap_;
-  const int rank_, nranks_, gpu_;
   std::optional<NcclConnection> connection_;
   NcclPage* page_ = nullptr;
   std::byte* barrier_ = nullptr;  // device memory that a barrier reduces
@@ -75,7 +73,6 @@ class NcclRanks final : public GpuCalls {
   // The following belong to the thread that enqueues a call; the communicator's mutex orders them.
   std::vector<Staged> staged_;  // of the present call
   StagingBuffers staging_;
-  CallOrder order_;
 };
 
 }  // namespace slip::comm

@@ -58,7 +58,7 @@ void NcclWatch::look() {
 void NcclWatch::check_inside() {
   const std::int64_t since = setup_.connection->inside_since_ns();
   if (since == 0) return;
-  if (since != inside_wait_.since_ns) inside_wait_ = {since, since + kAskAfterNs, kAskAfterNs};
+  if (since != inside_wait_.since_ns) inside_wait_ = wait_from(since);
   Noted call;
   {
     const base::LockGuard lock(mutex_);
@@ -88,15 +88,14 @@ void NcclWatch::keep_ledger(std::uint32_t state) {
   if (!runs(state)) ledger.end(call.ticket);
 }
 
-NcclWatch::PeerWait NcclWatch::wait_from_now() {
-  const std::int64_t now = base::now_ns();
-  return {now, now + kAskAfterNs, kAskAfterNs};
+NcclWatch::PeerWait NcclWatch::wait_from(std::int64_t since_ns) {
+  return {since_ns, since_ns + kAskAfterNs, kAskAfterNs};
 }
 
 void NcclWatch::check_progress(std::uint32_t state) {
   if (state != last_state_) {
     last_state_ = state;
-    wait_ = wait_from_now();
+    wait_ = wait_from(base::now_ns());
   }
   if (!runs(state)) return;
   const Noted call = call_of(state);
@@ -104,7 +103,7 @@ void NcclWatch::check_progress(std::uint32_t state) {
     check(wait_, call);
   } catch (const Error& error) {
     if (error.code() == ErrorCode::kMismatch || !changes_soon(state)) throw;
-    wait_ = wait_from_now();
+    wait_ = wait_from(base::now_ns());
   }
 }
 

@@ -52,7 +52,7 @@ class NcclWatch {
     std::int64_t ask_ns = 0, ask_pause_ns = 0;  // when this rank next asks the others for their calls
     std::int64_t departed_ns = 0;               // since when it has waited for a departed rank; 0: it does not
   };
-  static PeerWait wait_from_now();
+  static PeerWait wait_from(std::int64_t since_ns);
   // Throws if the wait cannot end: the communicator has failed, a rank has left or made another call, or the deadline
   // has passed. Any thread may call it.
   void check(PeerWait& wait, const Noted& call) const;

@@ -36,10 +36,7 @@ class Node {
   std::size_t children() const { return tree_->children[own_].size(); }
   int child(std::size_t index) const { return task_.at(root_ + tree_->children[own_][index]); }
   bool has_child(int rank) const {
-    for (std::size_t i = 0; i < children(); ++i) {
-      if (child(i) == rank) return true;
-    }
-    return false;
+    return std::ranges::any_of(tree_->children[own_], [&](int place) { return task_.at(root_ + place) == rank; });
   }
   // Chunk c goes up in step c + up_delay(), and down in step c + down_delay().
   std::uint64_t up_delay() const { return kHop * static_cast<std::uint64_t>(tree_->depth - tree_->level[own_]); }

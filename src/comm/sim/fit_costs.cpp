@@ -32,31 +32,24 @@ CostFactors factors_at(const Point& point) {
   return factors;
 }
 
-// The terms of the cost model for each row, computed once: only the factors change during the search.
-class Rows {
- public:
-  Rows(const CollectiveModel& model, Collective kind, std::span<const Measurement> rows) {
-    for (const Measurement& row : rows) rows_.push_back({row.us, model.choice_terms(kind, row.bytes)});
-  }
+// The measured time of each row, and the terms of the cost model, computed once: only the factors change during the
+// search.
+using Rows = std::vector<std::pair<double, std::vector<CollectiveModel::Term>>>;
 
-  // The mean over the rows, plus the penalty. Errors below 0.25 count by their square and larger ones by their amount,
-  // so that a single outlier does not determine the fit.
-  double loss(const Point& point) const {
-    const CostFactors factors = factors_at(point);
-    double sum = 0, penalty = 0;
-    for (const auto& [measured, terms] : rows_) {
-      double us = terms.front().us(factors);
-      for (const CollectiveModel::Term& term : terms) us = std::min(us, term.us(factors));
-      const double error = std::abs(std::log(us / measured));
-      sum += std::min(error, 4 * error * error);
-    }
-    for (const double each : point) penalty += each * each;
-    return sum / static_cast<double>(rows_.size()) + kPenalty * penalty;
+// The mean over the rows, plus the penalty. Errors below 0.25 count by their square and larger ones by their amount, so
+// that a single outlier does not determine the fit.
+double loss_of(const Rows& rows, const Point& point) {
+  const CostFactors factors = factors_at(point);
+  double sum = 0, penalty = 0;
+  for (const auto& [measured, terms] : rows) {
+    double us = terms.front().us(factors);
+    for (const CollectiveModel::Term& term : terms) us = std::min(us, term.us(factors));
+    const double error = std::abs(std::log(us / measured));
+    sum += std::min(error, 4 * error * error);
   }
-
- private:
-  std::vector<std::pair<double, std::vector<CollectiveModel::Term>>> rows_;
-};
+  for (const double each : point) penalty += each * each;
+  return sum / static_cast<double>(rows.size()) + kPenalty * penalty;
+}
 
 // The simplex search of Nelder and Mead (1965).
 class Simplex {
@@ -66,7 +59,7 @@ class Simplex {
       Corner& corner = corners_[i];
       corner.point = start;
       if (i > 0) corner.point[i - 1] += size;
-      corner.loss = rows.loss(corner.point);
+      corner.loss = loss_of(rows, corner.point);
     }
   }
 
@@ -101,14 +94,14 @@ class Simplex {
       for (std::size_t i = 0; i < kFactors; ++i) middle += corners_[i].point[axis] / kFactors;
       result.point[axis] = middle + part * (worst.point[axis] - middle);
     }
-    result.loss = rows_.loss(result.point);
+    result.loss = loss_of(rows_, result.point);
     return result;
   }
   void shrink() {
     for (std::size_t i = 1; i <= kFactors; ++i) {
       for (std::size_t axis = 0; axis < kFactors; ++axis)
         corners_[i].point[axis] = (corners_[0].point[axis] + corners_[i].point[axis]) / 2;
-      corners_[i].loss = rows_.loss(corners_[i].point);
+      corners_[i].loss = loss_of(rows_, corners_[i].point);
     }
   }
 
@@ -117,13 +110,14 @@ class Simplex {
 };
 
 CostFactors fit(const CollectiveModel& model, Collective kind, std::span<const Measurement> measured) {
-  const Rows rows(model, kind, measured);
+  Rows rows;
+  for (const Measurement& row : measured) rows.emplace_back(row.us, model.choice_terms(kind, row.bytes));
   // The search ends in the nearest local minimum. So it starts from several points: all factors 1, longer latencies,
   // and two slow networks on which LL128 is not used.
   constexpr Point kStarts[] = {
       {0, 0, 0, 0, 0, 0}, {1, 1, 1, 0, 0, 0}, {0.3, 0.3, 1.5, 0, -1.5, 0}, {1, 1, 2, 0, -1.5, 0}};
   Point best{};
-  double min_loss = rows.loss(best);
+  double min_loss = loss_of(rows, best);
   for (const Point& start : kStarts) {
     Point at = start;
     for (int round = 0; round < kRounds; ++round) {

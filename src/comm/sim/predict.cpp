@@ -295,10 +295,9 @@ TuningInputs predicted_tuning(const Cluster& cluster, const PredictedCosts& cost
   tuning.hosts = static_cast<int>(fabric.used_nodes().size());
   tuning.rates = {.latency_us = costs.latency_us, .gbps = 0, .message_us = 0};
   tuning.rates.host_latency_us = costs.latency_us;
-  for (const int rank : here) {  // rank 0 is the first of them
-    const double gbps = paths.gbps(fabric.device_of(0), fabric.device_of(rank));
-    if (rank != 0 && gbps > 0) tuning.rates.host_gbps = gbps;
-    if (rank != 0) break;
+  if (here.size() > 1) {  // rank 0 is the first of them
+    const double gbps = paths.gbps(fabric.device_of(0), fabric.device_of(here[1]));
+    if (gbps > 0) tuning.rates.host_gbps = gbps;
   }
   tuning.rates.gbps = tuning.rates.host_gbps;
   if (tuning.hosts < 2) return tuning;
