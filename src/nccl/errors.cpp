@@ -73,46 +73,41 @@ class DebugLog {
  public:
   // Appends a line. The first call, and the first one after reset(), opens the file anew. If it cannot be opened, lines
   // go to stderr. Any thread may call it.
-  void write(std::string_view text);
-  void reset();
+  void write(std::string_view text) {
+    const std::string line = base::single_line_text(text);
+    const base::LockGuard lock(mutex_);
+    if (!opened_) open();
+    if (file_ < 0) return base::log_line(fmt::format("NCCL {}", line));
+    const std::string all = prefix_ + line + "\n";
+    // One write for a line: lines of processes that share the file are not mixed. A full disk loses the line.
+    static_cast<void>(!::write(file_, all.data(), all.size()));
+  }
+  void reset() {
+    const base::LockGuard lock(mutex_);
+    if (file_ >= 0) ::close(file_);
+    file_ = -1;
+    opened_ = false;
+  }
 
  private:
-  void open() SLIP_REQUIRES(mutex_);
+  void open() SLIP_REQUIRES(mutex_) {
+    opened_ = true;
+    const std::string pattern = base::env_text("NCCL_DEBUG_FILE");
+    if (pattern.empty()) return;
+    std::array<char, 256> host{};
+    static_cast<void>(::gethostname(host.data(), host.size() - 1));
+    const int pid = ::getpid();
+    const std::string name = debug_file_name(pattern, host.data(), pid);
+    file_ = ::open(name.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0644);
+    if (file_ < 0) base::log_line(fmt::format("NCCL_DEBUG_FILE={}: {}", name, std::strerror(errno)));
+    prefix_ = fmt::format("{}:{} NCCL ", host.data(), pid);
+  }
+
   base::Mutex mutex_;
   bool opened_ SLIP_GUARDED_BY(mutex_) = false;
   int file_ SLIP_GUARDED_BY(mutex_) = -1;  // a descriptor; -1: stderr
   std::string prefix_ SLIP_GUARDED_BY(mutex_);
 };
-
-void DebugLog::open() {
-  opened_ = true;
-  const std::string pattern = base::env_text("NCCL_DEBUG_FILE");
-  if (pattern.empty()) return;
-  std::array<char, 256> host{};
-  static_cast<void>(::gethostname(host.data(), host.size() - 1));
-  const int pid = ::getpid();
-  const std::string name = debug_file_name(pattern, host.data(), pid);
-  file_ = ::open(name.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0644);
-  if (file_ < 0) base::log_line(fmt::format("NCCL_DEBUG_FILE={}: {}", name, std::strerror(errno)));
-  prefix_ = fmt::format("{}:{} NCCL ", host.data(), pid);
-}
-
-void DebugLog::write(std::string_view text) {
-  const std::string line = base::single_line_text(text);
-  const base::LockGuard lock(mutex_);
-  if (!opened_) open();
-  if (file_ < 0) return base::log_line(fmt::format("NCCL {}", line));
-  const std::string all = prefix_ + line + "\n";
-  // One write for a line: lines of processes that share the file are not mixed. A full disk loses the line.
-  static_cast<void>(!::write(file_, all.data(), all.size()));
-}
-
-void DebugLog::reset() {
-  const base::LockGuard lock(mutex_);
-  if (file_ >= 0) ::close(file_);
-  file_ = -1;
-  opened_ = false;
-}
 
 DebugLog& debug_log() { return base::process_wide<DebugLog>(); }
 

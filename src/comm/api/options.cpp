@@ -149,15 +149,13 @@ void require_same_requests(const std::vector<RequestedOptions>& all, int rank, H
                "ranks must have the same",
                all[0].heartbeat_ms, all[0].silence_ms, other, all[other].heartbeat_ms, all[other].silence_ms);
   }
+  const std::string mine = all[static_cast<std::size_t>(rank)].text();
   for (std::size_t other = 0; other < all.size(); ++other) {
-    const RequestedOptions& mine = all[static_cast<std::size_t>(rank)];
-    if (all[other].algorithm == mine.algorithm && all[other].transport == mine.transport &&
-        all[other].deterministic == mine.deterministic && all[other].min_channels == mine.min_channels &&
-        all[other].max_channels == mine.max_channels)
-      continue;
+    const std::string theirs = all[other].text();
+    if (theirs == mine) continue;
     base::fail(ErrorCode::kMismatch, here,
-               "rank {} asks for {}, rank {} for {}: all ranks of a communicator need the same options", rank,
-               mine.text(), other, all[other].text());
+               "rank {} asks for {}, rank {} for {}: all ranks of a communicator need the same options", rank, mine,
+               other, theirs);
   }
 }
 

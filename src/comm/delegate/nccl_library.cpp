@@ -177,12 +177,9 @@ NcclSearch search_all() {
 }
 
 const char* request_text(NcclRequest request) {
-  switch (request) {
-    case NcclRequest::kNone: return "is not set";
-    case NcclRequest::kAuto: return "is auto";
-    case NcclRequest::kPath: return "names a library";
-  }
-  return "is unknown";
+  constexpr const char* kTexts[] = {"is not set", "is auto", "names a library"};
+  const auto index = static_cast<std::size_t>(request);
+  return index < std::size(kTexts) ? kTexts[index] : "is unknown";
 }
 
 // The reason why NCCL cannot run the calls of these ranks; empty: it can.
@@ -254,7 +251,7 @@ EngineChoice choose_engine(std::span<const EngineOffer> offers) {
   if (request == NcclRequest::kNone) return {.reason = "SLIP_NCCL is not set or is off"};
   const std::optional<std::string> obstacle = find_obstacle(offers);
   if (!obstacle) {
-    const bool polls = std::any_of(offers.begin(), offers.end(), [](const EngineOffer& one) { return one.polls != 0; });
+    const bool polls = std::ranges::any_of(offers, [](const EngineOffer& one) { return one.polls != 0; });
     return {.uses_nccl = true, .polls = polls, .reason = "every rank has a GPU of its own"};
   }
   if (request == NcclRequest::kAuto) return {.reason = *obstacle};

@@ -79,10 +79,10 @@ class RelayProgram {
   void write(const Span& chunk, Program& program) const {
     hand_over(chunk, program);
     for (const Link& link : out_) {
-      if (link.messages.size() == 1 && !link.messages[0].is_joint()) send(link.messages[0], chunk, program);
+      if (link.items.size() == 1 && !link.items[0].is_joint()) send(link.items[0], chunk, program);
     }
     for (const Link& link : in_) {
-      if (link.messages.size() == 1) receive(link.messages[0], chunk, program);
+      if (link.items.size() == 1) receive(link.items[0], chunk, program);
     }
     if (!task_.in_place) program.copy(output(task_.rank, chunk), input(task_.rank, chunk), chunk.bytes);
     send_between(chunk, program);
@@ -90,25 +90,24 @@ class RelayProgram {
     forward(chunk, program);
     for (const Link& link : out_) program.sent(link.peer);
     for (const HandOver& one : give_) {
-      if (!one.to.empty()) program.sent(one.rank);
+      if (!one.items.empty()) program.sent(one.peer);
     }
     for (const Link& link : forward_out_) program.sent(link.peer);
     for (const std::vector<Link>* const links : {&in_, &forward_in_}) {
       for (const Link& link : *links) {
-        for (const BlockMessage& one : link.messages) scatter(one, chunk, program);
+        for (const BlockMessage& one : link.items) scatter(one, chunk, program);
       }
     }
   }
 
  private:
-  struct HandOver {
-    int rank = 0;         // the other rank
-    std::vector<int> to;  // the receivers of the blocks; empty if that rank is on another host
-  };
-  struct Link {
+  template <class Item>
+  struct WithPeer {
     int peer = 0;
-    std::vector<BlockMessage> messages;  // in the order in which they are sent
+    std::vector<Item> items;  // in the order in which they are sent
   };
+  using HandOver = WithPeer<int>;  // the receivers of the blocks; empty if the peer is on another host
+  using Link = WithPeer<BlockMessage>;
 
   // `into_scratch`: all messages are received in scratch memory, because the call is in place.
   void add_link(std::vector<Link>& links, int peer, std::vector<BlockMessage> messages, bool into_scratch) {
@@ -133,13 +132,13 @@ class RelayProgram {
       for (int from = 0; from < task_.nranks; ++from) {
         const auto link = std::find_if(in_.begin(), in_.end(), [&](const Link& one) { return one.peer == from; });
         if (link == in_.end()) continue;
-        for (const BlockMessage& one : link->messages) {
+        for (const BlockMessage& one : link->items) {
           if (one.to != other) continue;
-          out.messages.push_back(one);
-          out.messages.back().peer = other;
+          out.items.push_back(one);
+          out.items.back().peer = other;
         }
       }
-      if (!out.messages.empty()) forward_out_.push_back(std::move(out));
+      if (!out.items.empty()) forward_out_.push_back(std::move(out));
       if (relays.arrival(task_.rank) != other) continue;
       std::vector<BlockMessage> incoming;
       for (int from = 0; from < task_.nranks; ++from) {
@@ -165,7 +164,7 @@ class RelayProgram {
   // The scratch memory in which this rank, a relay, keeps the block of `from` for `to`.
   BufferLocation slot(int to, int from, const Span& chunk) const {
     for (const Link& link : out_) {
-      for (const BlockMessage& one : link.messages) {
+      for (const BlockMessage& one : link.items) {
         const auto place = std::find(one.from.begin(), one.from.end(), from);
         if (one.to == to && place != one.from.end())
           return part(one, static_cast<std::size_t>(place - one.from.begin()), chunk);
@@ -187,59 +186,57 @@ class RelayProgram {
   static void in_rounds(const Lists& out, const Lists& in, const Give& give, const Take& take) {
     std::size_t rounds = 0;
     for (const auto* const lists : {&out, &in}) {
-      for (const auto& one : *lists) rounds = std::max(rounds, items(one).size());
+      for (const auto& one : *lists) rounds = std::max(rounds, one.items.size());
     }
     for (std::size_t round = 0; round < rounds; ++round) {
       for (const auto& one : out) {
-        if (round < items(one).size()) give(one, round);
+        if (round < one.items.size()) give(one, round);
       }
       for (const auto& one : in) {
-        if (round < items(one).size()) take(one, round);
+        if (round < one.items.size()) take(one, round);
       }
     }
   }
-  static const std::vector<int>& items(const HandOver& one) { return one.to; }
-  static const std::vector<BlockMessage>& items(const Link& link) { return link.messages; }
 
   void hand_over(const Span& chunk, Program& program) const {
     in_rounds(
         give_, take_,
-        [&](const HandOver& one, std::size_t i) { program.send(one.rank, input(one.to[i], chunk), chunk.bytes); },
+        [&](const HandOver& one, std::size_t i) { program.send(one.peer, input(one.items[i], chunk), chunk.bytes); },
         [&](const HandOver& one, std::size_t i) {
-          program.receive(one.rank, slot(one.to[i], one.rank, chunk), chunk.bytes);
+          program.receive(one.peer, slot(one.items[i], one.peer, chunk), chunk.bytes);
         });
   }
 
   // Sends the blocks that were handed over to this rank, together with its own.
   void send_between(const Span& chunk, Program& program) const {
     for (const Link& link : out_) {
-      for (const BlockMessage& one : link.messages) {
+      for (const BlockMessage& one : link.items) {
         for (std::size_t i = 0; one.in_scratch && i < one.from.size(); ++i) {
           if (one.from[i] == task_.rank) program.copy(part(one, i, chunk), input(one.to, chunk), chunk.bytes);
         }
       }
     }
     for (const HandOver& one : take_) {
-      if (!one.to.empty()) program.received(one.rank, 1);  // the last receive is that rank's own block for this rank
+      if (!one.items.empty()) program.received(one.peer, 1);  // the last receive is that rank's own block for this rank
     }
     for (const Link& link : out_) {
-      if (link.messages.size() == 1 && link.messages[0].is_joint()) send(link.messages[0], chunk, program);
+      if (link.items.size() == 1 && link.items[0].is_joint()) send(link.items[0], chunk, program);
     }
     in_rounds(
         out_, in_,
         [&](const Link& link, std::size_t i) {
-          if (link.messages.size() > 1) send(link.messages[i], chunk, program);
+          if (link.items.size() > 1) send(link.items[i], chunk, program);
         },
         [&](const Link& link, std::size_t i) {
-          if (link.messages.size() > 1) receive(link.messages[i], chunk, program);
+          if (link.items.size() > 1) receive(link.items[i], chunk, program);
         });
   }
 
   // Forwards the messages that this rank received for other ranks of its host.
   void forward(const Span& chunk, Program& program) const {
     in_rounds(
-        forward_out_, forward_in_, [&](const Link& link, std::size_t i) { send(link.messages[i], chunk, program); },
-        [&](const Link& link, std::size_t i) { receive(link.messages[i], chunk, program); });
+        forward_out_, forward_in_, [&](const Link& link, std::size_t i) { send(link.items[i], chunk, program); },
+        [&](const Link& link, std::size_t i) { receive(link.items[i], chunk, program); });
     for (const Link& link : forward_in_) program.received(link.peer);
   }
 

@@ -198,12 +198,8 @@ double CollectiveModel::hop_us(Protocol protocol) const {
 
 double CollectiveModel::net_us(Protocol protocol) const {
   const NetworkCosts& net = in_.network;
-  switch (protocol) {
-    case Protocol::kLl: return net.latency_us;
-    case Protocol::kLl128: return net.latency_us * net.ll128_latencies;
-    case Protocol::kSimple: break;
-  }
-  return net.latency_us * net.simple_latencies;
+  const ByProtocol latencies = {1, net.ll128_latencies, net.simple_latencies};
+  return net.latency_us * latencies[index_of(protocol)];
 }
 
 // The rate that the protocol reaches where Simple reaches `gbps`. LL's limit is stated as bus bandwidth; `per_bus`
