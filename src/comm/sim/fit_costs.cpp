@@ -285,15 +285,14 @@ NamedRows read_table(JsonFields& fields) {
   return result;
 }
 
-bool is_table(const Json& json) { return json.is_object() && json.contains("rows"); }
-
 std::vector<Measurement> parse_tables(const Json& json, const std::string& file, std::string_view table, Here here) {
   if (json.is_object() && json.contains("results")) return parse_results(JsonFields(json, file, here));
   if (json.is_object()) {
     JsonFields fields(json, file, here);
     return parse_rows(*read_table(fields).rows, fields.path_of("rows"), here);
   }
-  if (!json.is_array() || json.empty() || !is_table(json[0])) return parse_rows(json, file, here);
+  const bool has_tables = json.is_array() && !json.empty() && json[0].is_object() && json[0].contains("rows");
+  if (!has_tables) return parse_rows(json, file, here);
   std::string names;
   for (std::size_t i = 0; i < json.size(); ++i) {
     JsonFields fields(json[i], fmt::format("{}[{}]", file, i), here);

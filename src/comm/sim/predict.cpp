@@ -36,26 +36,16 @@ WireKind wire_kind(std::size_t wires_of_rank, WireKind wanted) {
   return wires_of_rank > kMaxEager ? WireKind::kPipelined : wanted;
 }
 
-// A sim machine of ranks: its links, and the routes over them.
-class RankMachine {
- public:
-  void add_link(const std::string& name, double gbps) { peers_.links[name] = link_rate(gbps); }
-  void add_path(int from, int to, double latency_us, std::vector<std::string> links) {
-    peers_.routes.push_back({from, to, picos(latency_us), std::move(links)});
-  }
-  std::vector<Device> open(int devices, double memory_gbps) const {
-    const sim::Description description{.name = "rank",
-                                       .memory = 900'000'000'000'000,
-                                       .queues = kQueues,
-                                       .compute = {.flops = 1'000'000'000'000'000, .bandwidth = link_rate(memory_gbps)},
-                                       .copies = {.in = 100'000'000'000, .out = 100'000'000'000},
-                                       .peers = peers_};
-    return sim::open_devices(description, devices, {.queue_depth = kQueueDepth, .run_functions = false});
-  }
-
- private:
-  sim::PeerDescription peers_{.form = sim::PeerDescription::Form::kLinks};
-};
+// Opens the devices of a sim machine of ranks. `peers`: its links, and the routes over them.
+std::vector<Device> open_machine(const sim::PeerDescription& peers, int devices, double memory_gbps) {
+  const sim::Description description{.name = "rank",
+                                     .memory = 900'000'000'000'000,
+                                     .queues = kQueues,
+                                     .compute = {.flops = 1'000'000'000'000'000, .bandwidth = link_rate(memory_gbps)},
+                                     .copies = {.in = 100'000'000'000, .out = 100'000'000'000},
+                                     .peers = peers};
+  return sim::open_devices(description, devices, {.queue_depth = kQueueDepth, .run_functions = false});
+}
 
 // Returns the microseconds of virtual time that the simulation takes.
 double run(ProgramSimulation& simulation, const Device& device) {
@@ -93,7 +83,7 @@ class ClusterLinks {
         const std::string name = fmt::format("{}.{}", node, link);
         if (std::ranges::find(names, name) != names.end()) continue;
         names.push_back(name);
-        machine_.add_link(name, fabric_.system(node).links[static_cast<std::size_t>(link)].gbps);
+        peers_.links[name] = link_rate(fabric_.system(node).links[static_cast<std::size_t>(link)].gbps);
       }
     };
     const bool within = a.node == b.node;
@@ -111,10 +101,10 @@ class ClusterLinks {
     }
     if (names.empty()) {  // two ranks on one device, or a net that no link reaches
       names.push_back(fmt::format("memory of {}.{}", a.node, a.device));
-      machine_.add_link(names.back(), memory_gbps());
+      peers_.links[names.back()] = link_rate(memory_gbps());
     }
-    machine_.add_path(from * tracks_ + track, to * tracks_ + track, within ? costs_.latency_us : costs_.net_latency_us,
-                      names);
+    peers_.routes.push_back({from * tracks_ + track, to * tracks_ + track,
+                             picos(within ? costs_.latency_us : costs_.net_latency_us), std::move(names)});
   }
 
   // The nets that a path between machines uses, for the timeline.
@@ -123,7 +113,7 @@ class ClusterLinks {
     return found == notes_.end() ? "" : found->second;
   }
   WireKind wires() const { return wire_kind(max_wires_, WireKind::kEager); }
-  std::vector<Device> open(int ranks) const { return machine_.open(ranks * tracks_, memory_gbps() / tracks_); }
+  std::vector<Device> open(int ranks) const { return open_machine(peers_, ranks * tracks_, memory_gbps() / tracks_); }
 
  private:
   static constexpr int kInNetwork = -1;
@@ -165,7 +155,7 @@ class ClusterLinks {
   std::map<std::tuple<int, int, int>, std::string> notes_;  // of the added paths, by sender, receiver and track
   std::map<std::pair<int, int>, std::size_t> wires_;        // by rank and track: the number of wires on which it sends
   std::size_t max_wires_ = 0;
-  RankMachine machine_;
+  sim::PeerDescription peers_{.form = sim::PeerDescription::Form::kLinks};
 };
 
 void add_routes(ClusterLinks& links, const RankPrograms& programs, int track, const CommChannel* channel, bool ring) {
@@ -316,18 +306,18 @@ std::vector<Device> CallPredictor::open_ranks() const {
   const int nranks = comm_.bootstrap.nranks();
   const std::vector<transport::Placement>& placements = comm_.bootstrap.placements();
   const LinkRates& rates = comm_.tuning.rates;
-  RankMachine machine;
+  sim::PeerDescription peers{.form = sim::PeerDescription::Form::kLinks};
   std::vector<int> hosts;
   for (int rank = 0; rank < nranks; ++rank) {
     const auto same = [&](const transport::Placement& one) {
       return transport::same_host(one, placements[static_cast<std::size_t>(rank)]);
     };
     hosts.push_back(static_cast<int>(std::ranges::find_if(placements, same) - placements.begin()));
-    machine.add_link(fmt::format("out {}", rank), rates.gbps);
-    machine.add_link(fmt::format("in {}", rank), rates.gbps);
+    peers.links[fmt::format("out {}", rank)] = link_rate(rates.gbps);
+    peers.links[fmt::format("in {}", rank)] = link_rate(rates.gbps);
     if (hosts.back() != rank) continue;
     const auto ranks_there = static_cast<double>(std::ranges::count_if(placements, same));
-    machine.add_link(fmt::format("cores {}", rank), rates.gbps * std::max(comm_.cores_each * ranks_there, 2.0));
+    peers.links[fmt::format("cores {}", rank)] = link_rate(rates.gbps * std::max(comm_.cores_each * ranks_there, 2.0));
   }
   for (int from = 0; from < nranks; ++from) {
     for (int to = 0; to < nranks; ++to) {
@@ -335,10 +325,10 @@ std::vector<Device> CallPredictor::open_ranks() const {
       std::vector<std::string> names = {fmt::format("out {}", from), fmt::format("in {}", to)};
       const int host = hosts[static_cast<std::size_t>(from)];
       if (host == hosts[static_cast<std::size_t>(to)]) names.push_back(fmt::format("cores {}", host));
-      machine.add_path(from, to, rates.latency_us, names);
+      peers.routes.push_back({from, to, picos(rates.latency_us), std::move(names)});
     }
   }
-  return machine.open(nranks, kMemoryGbps * std::min(comm_.cores_each, 1.0));
+  return open_machine(peers, nranks, kMemoryGbps * std::min(comm_.cores_each, 1.0));
 }
 
 std::vector<RankPrograms> CallPredictor::programs_of(const Call& call, bool reachable, int calls) const {
