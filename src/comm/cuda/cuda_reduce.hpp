@@ -177,6 +177,16 @@ class Reducer {
   }
 
  private:
+  // Calls `body(element, k, e)` for element e of each unit k.
+  template <class Unit, int kInFlight, class Body>
+  __device__ static void each_element(Unit (&units)[kInFlight], const Body& body) {
+#pragma unroll
+    for (int k = 0; k < kInFlight; ++k) {
+#pragma unroll
+      for (int e = 0; e < static_cast<int>(sizeof(Unit) / sizeof(Stored)); ++e) body(units[k].one[e], k, e);
+    }
+  }
+
   template <class Unit, int kInFlight>
   __device__ void loop(std::uint64_t offset, std::uint64_t count, BlockShare share) const {
     for_each_tile<kInFlight>(
@@ -191,21 +201,10 @@ class Reducer {
     for (int source = 1; source < sources_; ++source) {
       Unit next[kInFlight];
       load<Unit, kInFlight>(source, offset, index, next);
-#pragma unroll
-      for (int k = 0; k < kInFlight; ++k) {
-#pragma unroll
-        for (int e = 0; e < static_cast<int>(sizeof(Unit) / sizeof(Stored)); ++e)
-          sum[k].one[e] = Op::template of<Element>(sum[k].one[e], next[k].one[e]);
-      }
+      each_element(sum, [&](Stored& one, int k, int e) { one = Op::template of<Element>(one, next[k].one[e]); });
     }
-    if constexpr (kExtra == Extra::kDivide) {
-#pragma unroll
-      for (int k = 0; k < kInFlight; ++k) {
-#pragma unroll
-        for (int e = 0; e < static_cast<int>(sizeof(Unit) / sizeof(Stored)); ++e)
-          sum[k].one[e] = Element::divide(sum[k].one[e], divisor_);
-      }
-    }
+    if constexpr (kExtra == Extra::kDivide)
+      each_element(sum, [&](Stored& one, int, int) { one = Element::divide(one, divisor_); });
     for (int target = 0; target < targets_; ++target) {
       auto* const to = reinterpret_cast<Unit*>(state_.targets[target] + offset);
 #pragma unroll
@@ -227,12 +226,7 @@ class Reducer {
     }
     if constexpr (kExtra == Extra::kScale) {
       const auto factor = static_cast<Stored>(state_.source_scales[source]);
-#pragma unroll
-      for (int k = 0; k < kInFlight; ++k) {
-#pragma unroll
-        for (int e = 0; e < static_cast<int>(sizeof(Unit) / sizeof(Stored)); ++e)
-          into[k].one[e] = ProductOf::template of<Element>(into[k].one[e], factor);
-      }
+      each_element(into, [&](Stored& one, int, int) { one = ProductOf::template of<Element>(one, factor); });
     }
   }
 
