@@ -13,7 +13,7 @@
 
 namespace slip::transport {
 
-// The network over UCX (net_ucx/ucx.hpp). Throws if this build has no UCX, if UCX's library cannot be loaded, or if it
+// The network over UCX (net_ucx/). Throws if this build has no UCX, if UCX's library cannot be loaded, or if it
 // has no transport that it may use.
 const Net& net_ucx();
 
