@@ -1,5 +1,6 @@
-// PluginSender and PluginReceiver: the two ends of a connection that a plug-in carries. PluginComm: the plug-in's
-// connection of an end, and the memory that is registered with it. PluginControl: the control socket of an end.
+// make_plugin_sender() and make_plugin_receiver(): the two ends of a connection that a plug-in carries. PluginComm: the
+// plug-in's connection of an end, and the memory that is registered with it. PluginControl: the control socket of an
+// end.
 //
 // progress() makes the connection. First both ends exchange a PluginHello and a PluginAnswer over the control socket.
 // Then they call the plug-in's connect() and accept() until these return a connection. Until then messages wait in a
@@ -180,157 +181,11 @@ class PluginControl : base::NoCopy {
   std::optional<Deferred> deferred_;
 };
 
-// The sender's first message on the control socket.
-struct PluginHello {
-  static constexpr std::uint32_t kMark = 0x706c6731;
-  std::uint32_t mark = kMark;
-  std::int32_t version = 0;     // of the plug-in's interface
-  std::uint64_t max_bytes = 0;  // of one message, at the sender
-  char plugin[64] = {};         // the plug-in's name: both ends need the same plug-in
-};
-
-// The receiver's answer on the control socket.
-struct PluginAnswer {
-  static constexpr std::uint32_t kMark = 0x706c6732;
-  std::uint32_t mark = kMark;
-  std::uint32_t reserved = 0;
-  std::uint64_t max_bytes = 0;                       // of one message, at both ends; 0: the receiver has failed
-  std::array<std::byte, NET_HANDLE_BYTES> handle{};  // the address of the receiver's listener, as the plug-in made it
-};
-
-// One end of a connection. Both ends run this code for each message. So the calls of Self are not virtual, and the
-// usual case reads no clock and makes no system call. `Self` is PluginSender or PluginReceiver, and `Base` NetSender or
-// NetReceiver. Self has these functions:
-//   bool join();   one step towards the connection; the last one calls set_comm(). False: nothing changed.
-//   bool start(NetRequest& request);   passes the next piece of a message to the plug-in. False: not possible now.
-//   bool test_piece(const Piece& piece);   asks the plug-in's test() whether the piece is done. False: it is not.
-//   bool poll_flushes();   False: no flush has ended.
-//   bool is_flushing() const;
-template <class Self, class Base>
-class PluginEnd : public Base {
- public:
-  std::unique_ptr<NetMemory> register_memory(std::span<std::byte> bytes) override;
-  std::unique_ptr<NetMemory> register_gpu_memory(std::span<std::byte> bytes, int dma_buf,
-                                                 std::uint64_t offset) override;
-  bool keeps_addresses() const override { return true; }
-  bool progress() override;
-  std::int64_t watch(std::vector<pollfd>& all) const override;
-
- protected:
-  static constexpr std::size_t kMaxInFlight = NET_MAX_REQUESTS;
-  // A flush is a request of the connection, too. So a connection that may flush starts fewer receives: otherwise
-  // receives whose messages come late could leave no request for a flush.
-  static constexpr std::size_t kMaxFlushes = 8;
-  // A request of the plug-in: a message, or a piece of one.
-  struct Piece {
-    NetRequest* request = nullptr;
-    void* handle = nullptr;
-    std::size_t bytes = 0;  // of a send; or the room of the first part of a receive
-    bool last = true;       // used by the sender: no further piece of the message follows
-  };
-
-  PluginEnd(std::shared_ptr<PluginComm> comm, NetPeer peer, Socket control);
-
-  NetRequest* enqueue(NetRequest* request);
-  void push_piece(const Piece& piece) { pieces_[pieces_started_++ % kMaxInFlight] = piece; }
-  void set_started() {  // the message of start() needs no further piece
-    ++begun_;
-    offset_ = 0;
-  }
-  void finish(NetRequest& request) {
-    request.done = true;
-    ++finished_;
-  }
-  // Ends the connection with this error or its cause: notifies the peer and throws. Later calls throw the same error.
-  [[noreturn]] void give_up(const Error& error);
-  void require(net_result result, const char* function) const {
-    if (result != NET_SUCCESS) throw_failure(result, function);
-  }
-  Error lost() const;  // the error of a peer that is gone
-  void close();        // for destructors
-  void set_comm(void* comm) {
-    comm_->set(comm);
-    plugin_comm_ = comm;
-  }
-
-  // Each message uses the members from here to pieces_.
-  const std::shared_ptr<PluginComm> comm_;
-  const PluginCalls& calls_;
-  void* plugin_comm_ = nullptr;  // the plug-in's connection; null: there is none yet
-  struct Limits {
-    std::uint64_t bytes;          // of one message of the plug-in
-    const std::size_t in_flight;  // pieces at a time
-  } limits_;
-  std::uint64_t offset_ = 0;  // bytes of the message at begun_ that are in earlier pieces
-
- private:
-  Self& self() { return static_cast<Self&>(*this); }
-  const Self& self() const { return static_cast<const Self&>(*this); }
-  bool step();
-  bool can_start() const { return plugin_comm_ && pieces_started_ - pieces_done_ < limits_.in_flight; }
-  void start_queued();
-  void look_at_control();
-  [[noreturn]] void throw_failure(net_result result, const char* function) const;
-  std::int64_t idle_ns() const;
-  bool has_unfinished() const { return finished_ < queued_; }
-  Error with_cause(const Error& error);
-
-  // Counts of messages: queued_ by the caller; begun_: all pieces were passed to the plug-in; finished_: done. Messages
-  // finish in order.
-  std::uint64_t queued_ = 0, begun_ = 0, finished_ = 0;
-  // The number of pieces that were passed to the plug-in, and that are done.
-  std::uint64_t pieces_started_ = 0, pieces_done_ = 0;
-  // base::ticks() at the first progress() that moved nothing; 0: the last one moved something. So no clock is read
-  // while messages move.
-  std::uint64_t idle_ticks_ = 0;
-  std::array<Piece, kMaxInFlight> pieces_{};
-  std::array<NetRequest*, kNetMaxRequests> queue_{};  // messages from begun_ on
-
- protected:
-  bool greeted_ = false;  // the peer's first message on the control socket has arrived
-  PluginControl control_;
-};
-
-class PluginSender final : public PluginEnd<PluginSender, NetSender> {
- public:
-  PluginSender(const NetPlugin& plugin, std::shared_ptr<const PluginContext> context, NetPeer peer, Socket control);
-  ~PluginSender() override { close(); }
-  using NetSender::isend;
-  NetRequest* isend(const NetPart& part, bool more) override;
-
- private:
-  friend class PluginEnd<PluginSender, NetSender>;
-  bool join();
-  bool start(NetRequest& request);
-  bool test_piece(const Piece& piece);
-  static bool poll_flushes() { return false; }
-  static bool is_flushing() { return false; }
-
-  PluginAnswer answer_;  // kept, because plug-ins store the state of connect() in its handle
-};
-
-class PluginReceiver final : public PluginEnd<PluginReceiver, NetReceiver> {
- public:
-  PluginReceiver(const NetPlugin& plugin, std::shared_ptr<const PluginContext> context, NetPeer peer, Socket control);
-  ~PluginReceiver() override;
-  NetRequest* irecv(std::span<const NetPart> parts) override;
-  NetRequest* flush(std::span<const NetPart> parts) override;
-
- private:
-  friend class PluginEnd<PluginReceiver, NetReceiver>;
-  bool join();
-  bool start(NetRequest& request);
-  bool test_piece(const Piece& piece);
-  [[noreturn]] void fail_part(const NetPart& part) const;
-  [[noreturn]] void fail_length(const NetPart& part, std::size_t room, int bytes) const;
-  bool poll_flushes();
-  bool is_flushing() const { return !flushes_.empty(); }
-  void begin_listening();
-
-  std::vector<Piece> flushes_;
-  bool awaits_piece_ = false;  // the length of the piece in flight shows whether its message has another piece
-  PluginHello hello_;
-  void* listener_ = nullptr;
-};
+// The two ends of a connection. `context`: of the rank, null if the plug-in has no contexts; `control`: the socket of
+// the greeting.
+std::unique_ptr<NetSender> make_plugin_sender(const NetPlugin& plugin, std::shared_ptr<const PluginContext> context,
+                                              NetPeer peer, Socket control);
+std::unique_ptr<NetReceiver> make_plugin_receiver(const NetPlugin& plugin, std::shared_ptr<const PluginContext> context,
+                                                  NetPeer peer, Socket control);
 
 }  // namespace slip::transport

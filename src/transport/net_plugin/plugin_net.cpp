@@ -30,7 +30,7 @@ class PluginListener final : public NetListener {
   std::unique_ptr<NetReceiver> accept(const Deadline* deadline) override {
     std::optional<GreetingListener::Arrived> one = listener_.accept(deadline);
     if (!one) return nullptr;
-    return std::make_unique<PluginReceiver>(plugin_, context_, std::move(one->peer), std::move(one->sockets.front()));
+    return make_plugin_receiver(plugin_, context_, std::move(one->peer), std::move(one->sockets.front()));
   }
 
  private:
@@ -53,8 +53,8 @@ class LoadedNet final : public Net {
     control.sockets = 1;
     Greeted greeted = connect_and_greet(handle, kMark, control, deadline);
     greeted.peer.channel = options.channel;
-    return std::make_unique<PluginSender>(plugin_, plugin_.context_of(options.key, options.rank),
-                                          std::move(greeted.peer), std::move(greeted.sockets.front()));
+    return make_plugin_sender(plugin_, plugin_.context_of(options.key, options.rank), std::move(greeted.peer),
+                              std::move(greeted.sockets.front()));
   }
 
  private:
