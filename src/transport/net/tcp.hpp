@@ -13,7 +13,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <list>
 
 #include "transport/net/net.hpp"
 #include "transport/net/tcp_greeting.hpp"
@@ -130,15 +129,11 @@ class ZeroCopy {
   std::array<std::size_t, kMax> messages_{};  // by number % kMax: the message, or kReleased
 };
 
-// If a message has no matching receive yet, but receives with other tags are posted, the receiver buffers it. This is
-// the limit of the buffered bytes of one connection. If no receive is posted, the receiver reads nothing, and TCP's
-// flow control stops the sender.
-inline constexpr std::size_t kTcpMaxUnexpectedBytes = std::size_t{256} << 20;
-
 // connect() of the TCP network in two steps, for a caller that must not wait. When the dialer is done, pass the result
 // of GreetingDialer::take() to make_tcp_sender().
 GreetingDialer dial_tcp(const NetHandle& handle, const NetOptions& options);
 std::unique_ptr<NetSender> make_tcp_sender(Greeted greeted, const NetOptions& options);
+std::unique_ptr<NetReceiver> make_tcp_receiver(NetPeer peer, std::vector<Socket> sockets, std::size_t stripe_bytes);
 
 class TcpSender final : public NetSender {
  public:
@@ -190,81 +185,6 @@ class TcpSender final : public NetSender {
   std::array<std::byte, sizeof(TcpTooLarge)> answer_{};  // of the receiver
   std::size_t answer_bytes_ = 0;                         // received bytes of answer_
   bool answer_ended_ = false;                            // the receiver has closed the connection
-};
-
-class TcpReceiver final : public NetReceiver {
- public:
-  TcpReceiver(NetPeer peer, std::vector<Socket> sockets, std::size_t stripe_bytes);
-  NetRequest* irecv(std::span<const NetPart> parts) override;
-  bool progress() override;
-  std::int64_t watch(std::vector<pollfd>& all) const override;
-
- private:
-  static constexpr std::size_t kInboxBytes = std::size_t{16} << 10;
-  static constexpr std::size_t kMaxArrivals = 64;
-  struct Unexpected {
-    TcpHeader header;
-    std::vector<std::byte> bytes;
-    NetRequest* request = nullptr;  // the matching receive, if it was posted while the message was still arriving
-    std::size_t part = 0;
-    bool whole = false;  // all bytes have arrived
-  };
-  // A message whose header has arrived, and the destination of its bytes.
-  struct Arrival {
-    std::byte* to = nullptr;
-    std::size_t bytes = 0, sockets_left = 0;
-    NetRequest* request = nullptr;
-    std::size_t part = 0;
-    Unexpected* unexpected = nullptr;
-  };
-  struct Incoming {
-    Socket socket;
-    std::uint64_t at = 0;              // number of the arrival whose bytes this socket receives
-    std::size_t received = 0;          // bytes of that message that this socket has received
-    mutable std::size_t wakes_at = 1;  // the socket's present SO_RCVLOWAT
-  };
-  struct Posted {
-    NetRequest* request = nullptr;
-    std::size_t unfinished = 0;  // parts that are not complete
-    std::uint32_t open = 0;      // bit i: part i has no message yet
-  };
-
-  enum class Reading { kSocket, kInboxOnly };  // kInboxOnly: makes no system call
-  Arrival& arrival(std::uint64_t number) { return arrivals_[number % kMaxArrivals]; }
-  const Arrival& arrival(std::uint64_t number) const { return arrivals_[number % kMaxArrivals]; }
-  std::size_t inbox_bytes() const { return inbox_end_ - inbox_begin_; }
-  bool is_first(const Incoming& in) const { return &in == sockets_.data(); }
-  // Bytes of its current message that socket `index` has not received yet.
-  std::size_t missing(std::size_t index) const;
-  bool pull(Incoming& in, Reading reading);
-  bool pull_data(Incoming& in, Reading& reading);
-  bool read_into_inbox(Reading& reading);
-  std::size_t receive(Incoming& in, std::span<const iovec> pieces);
-  bool take_header();
-  void pass(Incoming& in);
-  bool match(const TcpHeader& header, Arrival& into);
-  void buffer_unexpected(const TcpHeader& header, Arrival& into);
-  bool match_unexpected(NetRequest* request, std::size_t part);
-  void deliver(Unexpected& unexpected);
-  void check_room(const TcpHeader& header, const NetPart& part);
-  void finish_part(NetRequest* request, std::size_t part, std::size_t bytes);
-  [[noreturn]] void fail_lost(int error);
-
-  Stripes stripes_;
-  std::vector<Incoming> sockets_;
-  std::array<Arrival, kMaxArrivals> arrivals_;
-  std::uint64_t arrived_ = 0;   // number of headers received so far
-  std::uint64_t finished_ = 0;  // all arrivals with lower numbers are complete
-  // Bytes received from the first socket, of which [inbox_begin_, inbox_end_) are not processed yet.
-  std::vector<std::byte> inbox_ = std::vector<std::byte>(kInboxBytes);
-  std::size_t inbox_begin_ = 0, inbox_end_ = 0;
-  // Indices of the requests with parts that have no message yet, the oldest first. Reserved: kNetMaxRequests.
-  std::vector<std::size_t> order_;
-  std::vector<Posted> posted_{kNetMaxRequests};
-  std::size_t waiting_ = 0;           // posted parts that have no message yet
-  std::size_t unfinished_ = 0;        // parts that are not complete
-  std::list<Unexpected> unexpected_;  // buffered messages that had no matching receive when their header arrived
-  std::size_t unexpected_bytes_ = 0;
 };
 
 }  // namespace slip::transport

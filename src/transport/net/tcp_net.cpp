@@ -31,7 +31,7 @@ class TcpListener final : public NetListener {
   std::unique_ptr<NetReceiver> accept(const Deadline* deadline) override {
     std::optional<GreetingListener::Arrived> one = listener_.accept(deadline);
     if (!one) return nullptr;
-    return std::make_unique<TcpReceiver>(std::move(one->peer), std::move(one->sockets), one->said.stripe_bytes);
+    return make_tcp_receiver(std::move(one->peer), std::move(one->sockets), one->said.stripe_bytes);
   }
 
  private:
