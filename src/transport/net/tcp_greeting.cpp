@@ -90,12 +90,7 @@ GreetingListener::GreetingListener(const NetOptions& options, const char (&netwo
   contact_.salt = random_secret();
   contact_.address = at.with_port(listeners_.front().local().port()).wire();
   contact_.rank = options.rank;
-}
-
-NetHandle GreetingListener::handle() const {
-  NetHandle result{};
-  std::memcpy(result.data(), &contact_, sizeof(contact_));
-  return result;
+  std::memcpy(handle_.data(), &contact_, sizeof(contact_));
 }
 
 std::vector<Rail> GreetingListener::listen_at(const std::vector<Rail>& rails) {
@@ -108,13 +103,13 @@ std::vector<Rail> GreetingListener::listen_at(const std::vector<Rail>& rails) {
   return result;
 }
 
-std::optional<GreetingListener::Arrived> GreetingListener::accept(const Deadline* deadline) {
+std::unique_ptr<NetReceiver> GreetingListener::accept(const Deadline* deadline) {
   for (;;) {
     accept_all();
     read_greetings();
-    if (std::optional<Arrived> arrived = complete_connection()) return arrived;
+    if (std::optional<Arrived> arrived = complete_connection()) return make_receiver(std::move(*arrived));
     require_descriptors();
-    if (!deadline) return std::nullopt;
+    if (!deadline) return nullptr;
     wait(*deadline);
   }
 }

@@ -53,14 +53,15 @@ struct TcpGreeting {
   }
 };
 
-// Accepts connections and reads their greetings. Those that do not authenticate with the key are closed. One thread at
-// a time may use it.
-class GreetingListener : base::NoCopy {
+// Accepts connections and reads their greetings; the networks derive their listeners from it. One thread at a time may
+// use it.
+class GreetingListener : public NetListener, base::NoCopy {
  public:
+  std::unique_ptr<NetReceiver> accept(const Deadline* deadline) override;
+
+ protected:
   // `network`: the handle's mark.
   GreetingListener(const NetOptions& options, const char (&network)[5]);
-
-  NetHandle handle() const;
   // Also listens at these rails, each bound to its interface, so that acknowledgements return there, too. Returns them
   // with the ports.
   std::vector<Rail> listen_at(const std::vector<Rail>& rails);
@@ -69,8 +70,7 @@ class GreetingListener : base::NoCopy {
     TcpGreeting said;
     std::vector<Socket> sockets;  // all sockets of the connection, by index
   };
-  // With a null deadline it does not wait; none: no connection is complete.
-  std::optional<Arrived> accept(const Deadline* deadline);
+  virtual std::unique_ptr<NetReceiver> make_receiver(Arrived arrived) = 0;
 
  private:
   struct Pending {

@@ -21,21 +21,16 @@ void require_valid(const NetOptions& options) {
              options.sockets, options.stripe_bytes, kNetMaxSockets, kMaxStripeBytes);
 }
 
-class TcpListener final : public NetListener {
+class TcpListener final : public GreetingListener {
  public:
-  explicit TcpListener(const NetOptions& options) : listener_(options, kMark) {
-    handle_ = listener_.handle();
-    rails_ = listener_.listen_at(options.rails);
-  }
-
-  std::unique_ptr<NetReceiver> accept(const Deadline* deadline) override {
-    std::optional<GreetingListener::Arrived> one = listener_.accept(deadline);
-    if (!one) return nullptr;
-    return make_tcp_receiver(std::move(one->peer), std::move(one->sockets), one->said.stripe_bytes);
+  explicit TcpListener(const NetOptions& options) : GreetingListener(options, kMark) {
+    rails_ = listen_at(options.rails);
   }
 
  private:
-  GreetingListener listener_;
+  std::unique_ptr<NetReceiver> make_receiver(Arrived arrived) override {
+    return make_tcp_receiver(std::move(arrived.peer), std::move(arrived.sockets), arrived.said.stripe_bytes);
+  }
 };
 
 class TcpNet final : public Net {

@@ -20,23 +20,18 @@ namespace {
 // each sender on request, because a listener of a plug-in accepts one connection only.
 constexpr const char kMark[] = "plug";
 
-class PluginListener final : public NetListener {
+class PluginListener final : public GreetingListener {
  public:
   PluginListener(const NetPlugin& plugin, const NetOptions& options)
-      : plugin_(plugin), context_(plugin.context_of(options.key, options.rank)), listener_(options, kMark) {
-    handle_ = listener_.handle();
-  }
-
-  std::unique_ptr<NetReceiver> accept(const Deadline* deadline) override {
-    std::optional<GreetingListener::Arrived> one = listener_.accept(deadline);
-    if (!one) return nullptr;
-    return make_plugin_receiver(plugin_, context_, std::move(one->peer), std::move(one->sockets.front()));
-  }
+      : GreetingListener(options, kMark), plugin_(plugin), context_(plugin.context_of(options.key, options.rank)) {}
 
  private:
+  std::unique_ptr<NetReceiver> make_receiver(Arrived arrived) override {
+    return make_plugin_receiver(plugin_, context_, std::move(arrived.peer), std::move(arrived.sockets.front()));
+  }
+
   const NetPlugin& plugin_;
   const std::shared_ptr<const PluginContext> context_;  // null: the plug-in has no contexts
-  GreetingListener listener_;
 };
 
 class LoadedNet final : public Net {

@@ -455,16 +455,14 @@ class UcxReceiver final : public UcxEnd<NetReceiver> {
   std::int64_t ended_ns_ = 0, moved_ns_ = 0;  // when the socket ended, and when UCX last made progress after that
 };
 
-class UcxListener final : public NetListener {
+class UcxListener final : public GreetingListener {
  public:
-  explicit UcxListener(const NetOptions& options) : listener_(options, kMark), key_(options.key), rank_(options.rank) {
-    handle_ = listener_.handle();
-  }
+  explicit UcxListener(const NetOptions& options)
+      : GreetingListener(options, kMark), key_(options.key), rank_(options.rank) {}
 
+ private:
   // The worker is made for the first connection: a process that only listens may still fork.
-  std::unique_ptr<NetReceiver> accept(const Deadline* deadline) override {
-    std::optional<GreetingListener::Arrived> one = listener_.accept(deadline);
-    if (!one) return nullptr;
+  std::unique_ptr<NetReceiver> make_receiver(Arrived arrived) override {
     if (!worker_) worker_ = UcxWorker::of_rank(key_, rank_);
     UcxAnswer answer{.address_bytes = static_cast<std::uint32_t>(worker_->address().size())};
     {
@@ -474,15 +472,13 @@ class UcxListener final : public NetListener {
     std::vector<std::byte> bytes(sizeof(answer));
     std::memcpy(bytes.data(), &answer, sizeof(answer));
     bytes.insert(bytes.end(), worker_->address().begin(), worker_->address().end());
-    Socket socket = std::move(one->sockets.front());
+    Socket socket = std::move(arrived.sockets.front());
     // One call sends all of it: a new socket takes far more bytes at once. If the sender has closed its socket, the
     // receiver finds that later.
     static_cast<void>(socket.try_send(bytes));
-    return std::make_unique<UcxReceiver>(std::move(one->peer), std::move(socket), worker_, answer.number);
+    return std::make_unique<UcxReceiver>(std::move(arrived.peer), std::move(socket), worker_, answer.number);
   }
 
- private:
-  GreetingListener listener_;
   const Secret key_;
   const int rank_;
   std::shared_ptr<UcxWorker> worker_;
