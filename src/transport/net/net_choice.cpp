@@ -12,7 +12,7 @@
 
 #include "base/env.hpp"
 #include "base/fail.hpp"
-#include "base/sync.hpp"
+#include "base/thread.hpp"
 
 namespace slip::transport {
 namespace {
@@ -104,17 +104,10 @@ NetChoice choose_net(const std::string& requested) {
 }
 
 const NetChoice& net_choice() {
-  // Never deleted: connections may use the network until the process ends.
-  static base::ForkMutex mutex;
-  static const NetChoice* made SLIP_GUARDED_BY(mutex) = nullptr;
-  const auto find = [](const NetChoice* now) {
-    const base::LockGuard lock(mutex);
-    if (!made) made = now;
-    return made;
+  struct Made {
+    NetChoice choice = choose_net(base::env().net);
   };
-  if (const NetChoice* const earlier = find(nullptr)) return *earlier;
-  // Without the lock, because loading a library takes long. If two threads make a choice, the first one is kept.
-  return *find(new NetChoice(choose_net(base::env().net)));
+  return base::process_wide<Made>().choice;
 }
 
 NetOffer NetOffer::of(const NetChoice& choice) {

@@ -20,26 +20,30 @@ constexpr std::int64_t kLockedPauseNs = 50'000;
 // The time between two attempts if the kernel refuses to poll.
 constexpr std::int64_t kNoPollPauseNs = 500'000;
 
-// The connections of this process whose network keeps the addresses of registered memory. A forked child has a new
-// list, because another thread of the parent may hold the lock of the old one for ever.
+// The T of this process. A forked child makes its own, because another thread of the parent may hold a lock of the old
+// one for ever.
+template <class T>
+T& own_of_process() {
+  struct Current {
+    base::ForkMutex mutex;
+    T* object SLIP_GUARDED_BY(mutex) = nullptr;  // never deleted: static objects may hold connections until the end
+    pid_t owner SLIP_GUARDED_BY(mutex) = 0;
+  };
+  Current& current = base::process_wide<Current>();
+  const base::LockGuard lock(current.mutex);
+  if (current.owner != ::getpid()) {
+    current.object = new T;
+    current.owner = ::getpid();
+  }
+  return *current.object;
+}
+
+// The connections of this process whose network keeps the addresses of registered memory.
 struct KeepingConnections {
   base::Mutex mutex;
   std::vector<ProxyConnection*> all SLIP_GUARDED_BY(mutex);
 
-  static KeepingConnections& of_process() {
-    struct Current {
-      base::ForkMutex mutex;
-      KeepingConnections* list SLIP_GUARDED_BY(mutex) = nullptr;  // never deleted
-      pid_t owner SLIP_GUARDED_BY(mutex) = 0;
-    };
-    Current& current = base::process_wide<Current>();
-    const base::LockGuard lock(current.mutex);
-    if (current.owner != ::getpid()) {
-      current.list = new KeepingConnections;
-      current.owner = ::getpid();
-    }
-    return *current.list;
-  }
+  static KeepingConnections& of_process() { return own_of_process<KeepingConnections>(); }
 };
 
 }  // namespace
@@ -233,20 +237,7 @@ Proxy::~Proxy() {
   thread_.join();
 }
 
-Proxy& Proxy::of_process() {
-  struct Current {
-    base::ForkMutex mutex;
-    Proxy* proxy SLIP_GUARDED_BY(mutex) = nullptr;  // never deleted: static objects may hold connections until the end
-    pid_t owner SLIP_GUARDED_BY(mutex) = 0;
-  };
-  Current& current = base::process_wide<Current>();
-  const base::LockGuard lock(current.mutex);
-  if (current.owner != ::getpid()) {
-    current.proxy = new Proxy;
-    current.owner = ::getpid();
-  }
-  return *current.proxy;
-}
+Proxy& Proxy::of_process() { return own_of_process<Proxy>(); }
 
 void Proxy::add(ProxyConnection* one) {
   const base::LockGuard lock(mutex_);

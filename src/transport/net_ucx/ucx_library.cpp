@@ -10,6 +10,7 @@
 
 #include "base/env.hpp"
 #include "base/sync.hpp"
+#include "base/thread.hpp"
 #include "transport/net_ucx/ucx_worker.hpp"
 
 namespace slip::transport {
@@ -119,17 +120,10 @@ UcxSearch load(const std::string& file) {
 }  // namespace
 
 UcxSearch find_ucx() {
-  static base::ForkMutex mutex;
-  static const UcxSearch* found SLIP_GUARDED_BY(mutex) = nullptr;
-  const auto find = [](const UcxSearch* now) {
-    const base::LockGuard lock(mutex);
-    if (!found) found = now;
-    return found;
+  struct Found {
+    UcxSearch search = load(base::env().ucx_library.empty() ? kName : base::env().ucx_library);
   };
-  if (const UcxSearch* const earlier = find(nullptr)) return *earlier;
-  // Without the lock, because loading takes long. If two threads load it, both get the same library.
-  const std::string& named = base::env().ucx_library;
-  return *find(new UcxSearch(load(named.empty() ? kName : named)));
+  return base::process_wide<Found>().search;  // if two threads load it, both get the same library
 }
 
 }  // namespace slip::transport
