@@ -18,10 +18,45 @@ struct RatedPath {
   std::vector<int> links;
 };
 
+RatedPath route_between(const RingMembers& members, int from, int to) {
+  TopoPath path = members.paths->between(from, to);
+  // A path through a GPU uses twice as many NVLinks as a direct one, so rings with direct paths are searched first.
+  const bool through_gpu = path.type == TopoPathType::kNvl && path.proxy >= 0;
+  return {through_gpu ? TopoPathType::kPix : path.type, to_rate(path.gbps), std::move(path.links)};
+}
+
+bool nearer(const RatedPath& a, const RatedPath& b) { return a.type != b.type ? a.type < b.type : a.rate > b.rate; }
+
+// By node: 1 for `top` and all nodes below it.
+std::vector<char> below(const TopoSystem& system, int top) {
+  std::vector<char> inside(system.nodes.size(), 0);
+  for (std::size_t node = 0; node < inside.size(); ++node) {
+    int up = static_cast<int>(node);
+    while (up >= 0 && up != top) up = node_at(system, up).parent;
+    inside[node] = up == top ? 1 : 0;
+  }
+  return inside;
+}
+
 // The routes between the members of one machine and to its ports (nets), and bounds that shorten the search.
 class MachineRoutes {
  public:
-  explicit MachineRoutes(const RingMembers& members);
+  explicit MachineRoutes(const RingMembers& members)
+      : count_(members.nodes.size()), ports_(members.through_net ? members.system->nets.size() : 0) {
+    for (const TopoLink& link : members.system->links) capacity_.push_back(to_rate(link.gbps));
+    for (const int a : members.nodes) {
+      for (const int b : members.nodes) between_.push_back(route_between(members, a, b));
+    }
+    for (std::size_t port = 0; port < ports_; ++port) {
+      const int net = members.system->nets[port];
+      for (const int node : members.nodes) {
+        in_.push_back(route_between(members, net, node));
+        out_.push_back(route_between(members, node, net));
+      }
+    }
+    sort_members();
+    find_cuts(members);
+  }
 
   std::size_t count() const { return count_; }
   std::size_t ports() const { return ports_; }
@@ -43,9 +78,35 @@ class MachineRoutes {
     return slowest;
   }
   // Whether paths up to this type connect all members and, if needed, a port.
-  bool joined(TopoPathType limit) const;
+  bool joined(TopoPathType limit) const {
+    std::vector<char> seen(count_, 0);
+    std::vector<int> open{0};
+    seen[0] = 1;
+    std::size_t reached = 0;
+    while (!open.empty()) {
+      const int here = open.back();
+      open.pop_back();
+      ++reached;
+      for (const int next : after(here)) {
+        if (between(here, next).type > limit) break;  // the members are sorted by type
+        if (!seen[static_cast<std::size_t>(next)]) open.push_back(next);
+        seen[static_cast<std::size_t>(next)] = 1;
+      }
+    }
+    if (reached < count_) return false;
+    const auto usable = [&](const RatedPath& each) { return each.type <= limit; };
+    return ports_ == 0 || (std::ranges::any_of(in_, usable) && std::ranges::any_of(out_, usable));
+  }
   // An upper bound for the number of channels of this rate; at most `limit_channels`.
-  int max_channels(std::int64_t rate, TopoPathType limit, CrossNic cross, int limit_channels) const;
+  int max_channels(std::int64_t rate, TopoPathType limit, CrossNic cross, int limit_channels) const {
+    for (const Cut& cut : cuts_) {
+      std::int64_t sum = 0;
+      for (const Exit& exit : cut.exits) sum += exit.from <= limit ? exit.links * (exit.capacity / rate) : 0;
+      if (cut.one_way && cross != CrossNic::kNever) sum *= 2;  // both directions of each link: their rates are equal
+      limit_channels = static_cast<int>(std::min<std::int64_t>(limit_channels, sum));
+    }
+    return limit_channels;
+  }
 
  private:
   // Links that lead out of a part of the machine.
@@ -64,10 +125,68 @@ class MachineRoutes {
   };
 
   std::size_t index(int a, int b) const { return static_cast<std::size_t>(a) * count_ + static_cast<std::size_t>(b); }
-  void sort_members();
-  void find_cuts(const RingMembers& members);
+
+  void sort_members() {
+    const auto sort = [](std::vector<int>& order, const RatedPath* row) {
+      std::ranges::stable_sort(order, [&](int x, int y) { return nearer(row[x], row[y]); });
+    };
+    for (std::size_t a = 0; a < count_; ++a) {
+      std::vector<int>& order = after_.emplace_back();
+      for (std::size_t i = 1; i < count_; ++i) order.push_back(static_cast<int>((a + i) % count_));
+      sort(order, &between_[a * count_]);
+    }
+    for (std::size_t port = 0; port < ports_; ++port) {
+      std::vector<int>& order = beside_.emplace_back();
+      for (std::size_t i = 0; i < count_; ++i) order.push_back(static_cast<int>(i));
+      sort(order, &in_[port * count_]);
+    }
+  }
+
+  // Each node, with all nodes below it, is a part of the machine. Each ring must leave a part that holds some members
+  // but not all. It must also leave a part with members but without a port, if it continues to other machines.
+  void find_cuts(const RingMembers& members) {
+    const TopoSystem& system = *members.system;
+    const std::vector<std::vector<int>> links_of = links_from(system);
+    for (std::size_t top = 0; top < system.nodes.size(); ++top) {
+      const std::vector<char> inside = below(system, static_cast<int>(top));
+      const auto is_inside = [&](int node) { return inside[static_cast<std::size_t>(node)] != 0; };
+      const auto within = static_cast<std::size_t>(std::ranges::count_if(members.nodes, is_inside));
+      const bool no_port = std::ranges::none_of(system.nets, is_inside);
+      const bool one_way = ports_ > 0 && !no_port && !std::ranges::all_of(system.nets, is_inside);
+      if (within > 0 && (within < count_ || (ports_ > 0 && no_port))) add_cut(system, links_of, inside, one_way);
+    }
+    if (ports_ > 0) {
+      std::vector<char> inside(system.nodes.size(), 1);  // all but the ports
+      for (const int net : system.nets) inside[static_cast<std::size_t>(net)] = 0;
+      add_cut(system, links_of, inside, false);
+    }
+    // Equal cuts give the same bound.
+    std::ranges::sort(cuts_);
+    cuts_.erase(std::unique(cuts_.begin(), cuts_.end()), cuts_.end());
+  }
+
+  // Merges equal links into one Exit with a count, because a CPU has a link to every other CPU.
   void add_cut(const TopoSystem& system, const std::vector<std::vector<int>>& links_of, const std::vector<char>& inside,
-               bool one_way);
+               bool one_way) {
+    std::vector<Exit> all;
+    for (std::size_t node = 0; node < inside.size(); ++node) {
+      if (!inside[node]) continue;
+      for (const int link : links_of[node]) {
+        const TopoLink& each = system.links[static_cast<std::size_t>(link)];
+        const TopoPathType type = type_of(system, each);
+        if (!inside[static_cast<std::size_t>(each.to)])
+          all.push_back(
+              {capacity_[static_cast<std::size_t>(link)], type == TopoPathType::kPxb ? TopoPathType::kPix : type});
+      }
+    }
+    std::ranges::sort(all);
+    std::vector<Exit>& exits = cuts_.emplace_back(Cut{{}, one_way}).exits;
+    for (const Exit& exit : all) {
+      if (!exits.empty() && exits.back().capacity == exit.capacity && exits.back().from == exit.from)
+        ++exits.back().links;
+      else exits.push_back(exit);
+    }
+  }
 
   std::size_t count_, ports_;
   std::vector<std::int64_t> capacity_;
@@ -75,135 +194,6 @@ class MachineRoutes {
   std::vector<std::vector<int>> after_, beside_;
   std::vector<Cut> cuts_;
 };
-
-RatedPath route_between(const RingMembers& members, int from, int to) {
-  TopoPath path = members.paths->between(from, to);
-  // A path through a GPU uses twice as many NVLinks as a direct one, so rings with direct paths are searched first.
-  const bool through_gpu = path.type == TopoPathType::kNvl && path.proxy >= 0;
-  return {through_gpu ? TopoPathType::kPix : path.type, to_rate(path.gbps), std::move(path.links)};
-}
-
-bool nearer(const RatedPath& a, const RatedPath& b) { return a.type != b.type ? a.type < b.type : a.rate > b.rate; }
-
-// By node: 1 for `top` and all nodes below it.
-std::vector<char> below(const TopoSystem& system, int top) {
-  std::vector<char> inside(system.nodes.size(), 0);
-  for (std::size_t node = 0; node < inside.size(); ++node) {
-    int up = static_cast<int>(node);
-    while (up >= 0 && up != top) up = node_at(system, up).parent;
-    inside[node] = up == top ? 1 : 0;
-  }
-  return inside;
-}
-
-MachineRoutes::MachineRoutes(const RingMembers& members)
-    : count_(members.nodes.size()), ports_(members.through_net ? members.system->nets.size() : 0) {
-  for (const TopoLink& link : members.system->links) capacity_.push_back(to_rate(link.gbps));
-  for (const int a : members.nodes) {
-    for (const int b : members.nodes) between_.push_back(route_between(members, a, b));
-  }
-  for (std::size_t port = 0; port < ports_; ++port) {
-    const int net = members.system->nets[port];
-    for (const int node : members.nodes) {
-      in_.push_back(route_between(members, net, node));
-      out_.push_back(route_between(members, node, net));
-    }
-  }
-  sort_members();
-  find_cuts(members);
-}
-
-void MachineRoutes::sort_members() {
-  const auto sort = [](std::vector<int>& order, const RatedPath* row) {
-    std::ranges::stable_sort(order, [&](int x, int y) { return nearer(row[x], row[y]); });
-  };
-  for (std::size_t a = 0; a < count_; ++a) {
-    std::vector<int>& order = after_.emplace_back();
-    for (std::size_t i = 1; i < count_; ++i) order.push_back(static_cast<int>((a + i) % count_));
-    sort(order, &between_[a * count_]);
-  }
-  for (std::size_t port = 0; port < ports_; ++port) {
-    std::vector<int>& order = beside_.emplace_back();
-    for (std::size_t i = 0; i < count_; ++i) order.push_back(static_cast<int>(i));
-    sort(order, &in_[port * count_]);
-  }
-}
-
-// Each node, with all nodes below it, is a part of the machine. Each ring must leave a part that holds some members but
-// not all. It must also leave a part with members but without a port, if it continues to other machines.
-void MachineRoutes::find_cuts(const RingMembers& members) {
-  const TopoSystem& system = *members.system;
-  const std::vector<std::vector<int>> links_of = links_from(system);
-  for (std::size_t top = 0; top < system.nodes.size(); ++top) {
-    const std::vector<char> inside = below(system, static_cast<int>(top));
-    const auto is_inside = [&](int node) { return inside[static_cast<std::size_t>(node)] != 0; };
-    const auto within = static_cast<std::size_t>(std::ranges::count_if(members.nodes, is_inside));
-    const bool no_port = std::ranges::none_of(system.nets, is_inside);
-    const bool one_way = ports_ > 0 && !no_port && !std::ranges::all_of(system.nets, is_inside);
-    if (within > 0 && (within < count_ || (ports_ > 0 && no_port))) add_cut(system, links_of, inside, one_way);
-  }
-  if (ports_ > 0) {
-    std::vector<char> inside(system.nodes.size(), 1);  // all but the ports
-    for (const int net : system.nets) inside[static_cast<std::size_t>(net)] = 0;
-    add_cut(system, links_of, inside, false);
-  }
-  // Equal cuts give the same bound.
-  std::ranges::sort(cuts_);
-  cuts_.erase(std::unique(cuts_.begin(), cuts_.end()), cuts_.end());
-}
-
-// Merges equal links into one Exit with a count, because a CPU has a link to every other CPU.
-void MachineRoutes::add_cut(const TopoSystem& system, const std::vector<std::vector<int>>& links_of,
-                            const std::vector<char>& inside, bool one_way) {
-  std::vector<Exit> all;
-  for (std::size_t node = 0; node < inside.size(); ++node) {
-    if (!inside[node]) continue;
-    for (const int link : links_of[node]) {
-      const TopoLink& each = system.links[static_cast<std::size_t>(link)];
-      const TopoPathType type = type_of(system, each);
-      if (!inside[static_cast<std::size_t>(each.to)])
-        all.push_back(
-            {capacity_[static_cast<std::size_t>(link)], type == TopoPathType::kPxb ? TopoPathType::kPix : type});
-    }
-  }
-  std::ranges::sort(all);
-  std::vector<Exit>& exits = cuts_.emplace_back(Cut{{}, one_way}).exits;
-  for (const Exit& exit : all) {
-    if (!exits.empty() && exits.back().capacity == exit.capacity && exits.back().from == exit.from)
-      ++exits.back().links;
-    else exits.push_back(exit);
-  }
-}
-
-bool MachineRoutes::joined(TopoPathType limit) const {
-  std::vector<char> seen(count_, 0);
-  std::vector<int> open{0};
-  seen[0] = 1;
-  std::size_t reached = 0;
-  while (!open.empty()) {
-    const int here = open.back();
-    open.pop_back();
-    ++reached;
-    for (const int next : after(here)) {
-      if (between(here, next).type > limit) break;  // the members are sorted by type
-      if (!seen[static_cast<std::size_t>(next)]) open.push_back(next);
-      seen[static_cast<std::size_t>(next)] = 1;
-    }
-  }
-  if (reached < count_) return false;
-  const auto usable = [&](const RatedPath& each) { return each.type <= limit; };
-  return ports_ == 0 || (std::ranges::any_of(in_, usable) && std::ranges::any_of(out_, usable));
-}
-
-int MachineRoutes::max_channels(std::int64_t rate, TopoPathType limit, CrossNic cross, int limit_channels) const {
-  for (const Cut& cut : cuts_) {
-    std::int64_t sum = 0;
-    for (const Exit& exit : cut.exits) sum += exit.from <= limit ? exit.links * (exit.capacity / rate) : 0;
-    if (cut.one_way && cross != CrossNic::kNever) sum *= 2;  // both directions of each link: their rates are equal
-    limit_channels = static_cast<int>(std::min<std::int64_t>(limit_channels, sum));
-  }
-  return limit_channels;
-}
 
 // Rings that cross (RingSegment::crosses) are used only if they have more than this percentage of the total rate of
 // rings that do not cross. A small gain is not worth it: the tree of a channel uses only the net through which its ring

@@ -69,10 +69,14 @@ struct Host {
   std::int64_t heard_ns = 0;
 };
 
+bool has_unsent(const Host& host) { return host.state == Host::State::kRunning && host.connection.has_unsent(); }
+
 class HostGroup {
  public:
   // The references must outlive the group.
-  HostGroup(const std::vector<HostRanks>& hosts, const RemoteShell& shell, const std::string& program);
+  HostGroup(const std::vector<HostRanks>& hosts, const RemoteShell& shell, const std::string& program) {
+    for (const HostRanks& host : hosts) hosts_.emplace_back(host, shell, program);
+  }
 
   std::list<Host>& all() { return hosts_; }
   const std::list<Host>& all() const { return hosts_; }
@@ -81,78 +85,70 @@ class HostGroup {
   bool have_accepted() const {  // all of them
     return std::ranges::all_of(hosts_, [](const Host& host) { return host.state == Host::State::kAccepted; });
   }
-  void send_running(const AgentFrame& frame);  // to all hosts whose ranks run
+  // Sends it to all hosts whose ranks run.
+  void send_running(const AgentFrame& frame) {
+    for (Host& host : hosts_) {
+      if (host.state == Host::State::kRunning) host.connection.send(frame);
+    }
+  }
+
   // To all hosts whose agents have answered, also before the start: an agent may wait long for the other hosts.
-  void send_heartbeat();
-  void flush_running(std::int64_t until_ns);  // waits until those hosts have taken all frames, or until that time
-  std::vector<int> running_ranks() const;     // ascending
+  void send_heartbeat() {
+    for (Host& host : hosts_) {
+      if (host.state != Host::State::kConnecting && !host.is_over())
+        host.connection.send({.kind = AgentFrameKind::kAlive});
+    }
+  }
+
+  // Waits until the hosts whose ranks run have taken all frames, or until that time.
+  void flush_running(std::int64_t until_ns) {
+    while (std::ranges::any_of(hosts_, has_unsent) && base::now_ns() < until_ns) {
+      std::vector<pollfd> watched;
+      for (const Host& host : hosts_) {
+        if (has_unsent(host)) host.connection.watch(watched, false);
+      }
+      poll_until(watched, until_ns);
+      for (Host& host : hosts_) {
+        if (has_unsent(host)) host.connection.flush();
+      }
+    }
+  }
+
+  // Ascending.
+  std::vector<int> running_ranks() const {
+    std::vector<int> result;
+    for (const Host& host : hosts_) result.insert(result.end(), host.running.begin(), host.running.end());
+    std::ranges::sort(result);
+    return result;
+  }
+
   // Addresses of the first host that the launcher or another host uses, separated by commas. They are ends of ssh
   // connections.
-  std::string preferred_addresses() const;
-  void throw_failures() const;  // kIo with the failures of all hosts; nothing if there is none
+  std::string preferred_addresses() const {
+    if (!hosts_.front().connection.is_local()) return hosts_.front().hello.own_host;
+    std::string list;
+    for (const Host& host : hosts_) {
+      if (!host.connection.is_local()) list += (list.empty() ? "" : ",") + host.hello.from_host;
+    }
+    return list;
+  }
+
+  // Throws kIo with the failures of all hosts; does nothing if there is none.
+  void throw_failures() const {
+    std::string text;
+    std::size_t count = 0;
+    for (const Host& host : hosts_) {
+      if (!host.failure.empty())
+        text += fmt::format("{}host {}: {}", count++ == 0 ? "" : "\n", host.name, host.failure);
+    }
+    if (count == 0) return;
+    if (count == 1) base::fail(ErrorCode::kIo, {}, "no rank was started: {}", text);
+    base::fail(ErrorCode::kIo, {}, "no rank was started, {} of {} hosts failed:\n{}", count, hosts_.size(), text);
+  }
 
  private:
   std::list<Host> hosts_;
 };
-
-bool has_unsent(const Host& host) { return host.state == Host::State::kRunning && host.connection.has_unsent(); }
-
-HostGroup::HostGroup(const std::vector<HostRanks>& hosts, const RemoteShell& shell, const std::string& program) {
-  for (const HostRanks& host : hosts) hosts_.emplace_back(host, shell, program);
-}
-
-void HostGroup::send_running(const AgentFrame& frame) {
-  for (Host& host : hosts_) {
-    if (host.state == Host::State::kRunning) host.connection.send(frame);
-  }
-}
-
-void HostGroup::send_heartbeat() {
-  for (Host& host : hosts_) {
-    if (host.state != Host::State::kConnecting && !host.is_over())
-      host.connection.send({.kind = AgentFrameKind::kAlive});
-  }
-}
-
-void HostGroup::flush_running(std::int64_t until_ns) {
-  while (std::ranges::any_of(hosts_, has_unsent) && base::now_ns() < until_ns) {
-    std::vector<pollfd> watched;
-    for (const Host& host : hosts_) {
-      if (has_unsent(host)) host.connection.watch(watched, false);
-    }
-    poll_until(watched, until_ns);
-    for (Host& host : hosts_) {
-      if (has_unsent(host)) host.connection.flush();
-    }
-  }
-}
-
-std::vector<int> HostGroup::running_ranks() const {
-  std::vector<int> result;
-  for (const Host& host : hosts_) result.insert(result.end(), host.running.begin(), host.running.end());
-  std::ranges::sort(result);
-  return result;
-}
-
-std::string HostGroup::preferred_addresses() const {
-  if (!hosts_.front().connection.is_local()) return hosts_.front().hello.own_host;
-  std::string list;
-  for (const Host& host : hosts_) {
-    if (!host.connection.is_local()) list += (list.empty() ? "" : ",") + host.hello.from_host;
-  }
-  return list;
-}
-
-void HostGroup::throw_failures() const {
-  std::string text;
-  std::size_t count = 0;
-  for (const Host& host : hosts_) {
-    if (!host.failure.empty()) text += fmt::format("{}host {}: {}", count++ == 0 ? "" : "\n", host.name, host.failure);
-  }
-  if (count == 0) return;
-  if (count == 1) base::fail(ErrorCode::kIo, {}, "no rank was started: {}", text);
-  base::fail(ErrorCode::kIo, {}, "no rank was started, {} of {} hosts failed:\n{}", count, hosts_.size(), text);
-}
 
 class ClusterRun : base::NoCopy {
  public:
