@@ -58,33 +58,31 @@ SocketAddress rendezvous_address(const std::string& rule, const std::string& pre
 // one only if no other port of the range is free.
 class PortReservation {
  public:
-  PortReservation(const SocketAddress& address, const base::PortRange& ports);  // throws kIo
+  // Throws kIo. bind() without SO_REUSEADDR takes only a port that no other socket has. SO_REUSEADDR is set afterwards,
+  // so that rank 0 can listen at the port.
+  PortReservation(const SocketAddress& address, const base::PortRange& ports) {
+    const auto reserve = [&](std::uint16_t port) {
+      const SocketAddress wanted = address.with_port(port);
+      socket_.reset(::socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
+      return socket_.number() >= 0 && ::bind(socket_.number(), wanted.data(), wanted.bytes()) == 0 ? 0 : errno;
+    };
+    const std::string what = "cannot reserve a port at " + address.host();
+    const int error = ports.first == 0 ? reserve(0) : try_ports(ports, reserve);
+    if (error != 0) fail_ports(ports, what, error);
+    const int on = 1;
+    sockaddr_storage chosen{};
+    socklen_t bytes = sizeof(chosen);
+    if (::setsockopt(socket_.number(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||
+        ::getsockname(socket_.number(), reinterpret_cast<sockaddr*>(&chosen), &bytes) != 0)
+      base::fail(ErrorCode::kIo, {}, "{}: {}", what, std::strerror(errno));
+    address_ = SocketAddress(reinterpret_cast<const sockaddr*>(&chosen), bytes);
+  }
   const SocketAddress& address() const { return address_; }
 
  private:
   OwnedDescriptor socket_;
   SocketAddress address_;
 };
-
-// bind() without SO_REUSEADDR takes only a port that no other socket has. SO_REUSEADDR is set afterwards, so that rank
-// 0 can listen at the port.
-PortReservation::PortReservation(const SocketAddress& address, const base::PortRange& ports) {
-  const auto reserve = [&](std::uint16_t port) {
-    const SocketAddress wanted = address.with_port(port);
-    socket_.reset(::socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
-    return socket_.number() >= 0 && ::bind(socket_.number(), wanted.data(), wanted.bytes()) == 0 ? 0 : errno;
-  };
-  const std::string what = "cannot reserve a port at " + address.host();
-  const int error = ports.first == 0 ? reserve(0) : try_ports(ports, reserve);
-  if (error != 0) fail_ports(ports, what, error);
-  const int on = 1;
-  sockaddr_storage chosen{};
-  socklen_t bytes = sizeof(chosen);
-  if (::setsockopt(socket_.number(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||
-      ::getsockname(socket_.number(), reinterpret_cast<sockaddr*>(&chosen), &bytes) != 0)
-    base::fail(ErrorCode::kIo, {}, "{}: {}", what, std::strerror(errno));
-  address_ = SocketAddress(reinterpret_cast<const sockaddr*>(&chosen), bytes);
-}
 
 constexpr std::int64_t kFirstSilenceNs = 60'000'000'000;  // limit for silence until kJob names the job's own
 constexpr std::size_t kMaxUnsent = std::size_t{1} << 20;  // with more unsent bytes, no output of ranks is read
@@ -233,14 +231,13 @@ class Agent : base::NoCopy {
     add_own_folder();
     for (std::size_t i = 0; i < job_->ranks.size(); ++i) {
       const int rank = job_->ranks[i];
-      RankProgram program{.command = job_->command,
-                          .variables = RankVariables{rank, job_->nranks, static_cast<int>(i), id}.with(job_->variables),
-                          .directory = job_->directory};
+      ChildProgram program{.command = job_->command, .directory = job_->directory};
       const OwnedDescriptor out = OutputPipe::add(outputs_, rank, STDOUT_FILENO);
       const OwnedDescriptor err = OutputPipe::add(outputs_, rank, STDERR_FILENO);
       program.out = out.number();
       program.err = err.number();
-      if (const int error = ranks_->start(rank, program); error != 0) {
+      EnvChanges variables = rank_variables(rank, job_->nranks, static_cast<int>(i), id, job_->variables);
+      if (const int error = ranks_->start(rank, std::move(variables), std::move(program)); error != 0) {
         channel_.send({.kind = AgentFrameKind::kNotStarted, .rank = rank, .value = error});
         return end_ranks(SIGKILL);
       }

@@ -36,8 +36,10 @@ class Reader {
     return *result;
   }
 
-  // Rank and count, if they are set; one without the other is an error.
-  std::optional<LaunchInfo> ranks(const char* launcher, const char* rank, const char* nranks, const char* local) const {
+  // Rank and count, if they are set; one without the other is an error. The id is that of SLIP_ID, for this job; it is
+  // not valid if SLIP_ID is not set.
+  std::optional<LaunchInfo> ranks(const char* launcher, const char* rank, const char* nranks, const char* local,
+                                  const std::string& job) const {
     if (!has(rank) && !has(nranks)) return std::nullopt;
     if (!has(rank) || !has(nranks))
       fail(fmt::format("{}={} is set and {} is not: a rank needs both", has(rank) ? rank : nranks,
@@ -50,13 +52,8 @@ class Reader {
       fail(fmt::format("{}={} and {}={}: ranks are 0 to {}", rank, result.rank, nranks, result.nranks,
                        result.nranks - 1));
     if (has(local)) result.local_rank = number(local, 0, result.nranks - 1);
+    if (has("SLIP_ID")) result.id = UniqueId::parse(text("SLIP_ID"), job, {});
     return result;
-  }
-
-  // False: SLIP_ID is not set.
-  bool take_id(LaunchInfo& info, const std::string& job) const {
-    if (has("SLIP_ID")) info.id = UniqueId::parse(text("SLIP_ID"), job, {});
-    return has("SLIP_ID");
   }
 
  private:
@@ -92,15 +89,13 @@ std::optional<LaunchInfo> by_hand(const Reader& read) {
     if (pod || read.has("PMIX_RANK")) rank = pod ? "JOB_COMPLETION_INDEX" : "PMIX_RANK";
     if (pod || read.has("PMIX_RANK")) launcher = pod ? "Kubernetes" : "PMIx";
   }
-  std::optional<LaunchInfo> info = read.ranks(launcher, rank, "SLIP_NRANKS", "SLIP_LOCAL_RANK");
-  if (!info) return std::nullopt;
-  if (!read.has("SLIP_ID"))
+  std::optional<LaunchInfo> info = read.ranks(launcher, rank, "SLIP_NRANKS", "SLIP_LOCAL_RANK", {});
+  if (info && !info->id.valid())
     fail(
         fmt::format("{}={} and SLIP_NRANKS={} are set and SLIP_ID is not: it says where rank 0 listens, as {}, or "
                     "unix:name if all ranks are on one host",
                     rank, info->rank, info->nranks,
                     read.has("JOB_COMPLETION_INDEX") ? first_pod(read) + ".SERVICE:port" : "host:port"));
-  info->id = UniqueId::parse(read.text("SLIP_ID"), {}, {});
   return info;
 }
 
@@ -110,11 +105,10 @@ std::optional<LaunchInfo> by_torchrun(const Reader& read) {
   // JOB_COMPLETION_INDEX.
   const bool has_address = read.has("MASTER_ADDR") || read.has("MASTER_PORT");
   if (pod ? !read.has("WORLD_SIZE") : !has_address) return std::nullopt;
-  std::optional<LaunchInfo> info =
-      read.ranks(pod ? "Kubernetes" : "torchrun", pod ? "JOB_COMPLETION_INDEX" : "RANK", "WORLD_SIZE", "LOCAL_RANK");
-  if (!info) return std::nullopt;
   const std::string job = "torchrun " + read.text("TORCHELASTIC_RUN_ID");
-  if (read.take_id(*info, job)) return info;
+  std::optional<LaunchInfo> info = read.ranks(pod ? "Kubernetes" : "torchrun", pod ? "JOB_COMPLETION_INDEX" : "RANK",
+                                              "WORLD_SIZE", "LOCAL_RANK", job);
+  if (!info || info->id.valid()) return info;
   if (!read.has("MASTER_ADDR") || !read.has("MASTER_PORT"))
     fail(fmt::format("MASTER_ADDR='{}' and MASTER_PORT='{}': rank {} of {} needs both, or SLIP_ID={}",
                      read.text("MASTER_ADDR"), read.text("MASTER_PORT"), info->rank, info->nranks,
@@ -125,6 +119,15 @@ std::optional<LaunchInfo> by_torchrun(const Reader& read) {
   return info;
 }
 
+// Throws if the variable does not say that all ranks are on this host. `option`: how the launcher sets SLIP_ID.
+void require_one_host(const Reader& read, const LaunchInfo& info, const char* local_size, const char* option) {
+  if (read.has(local_size) && read.number(local_size, 1, 1 << 20) == info.nranks) return;
+  fail(
+      fmt::format("{0} started {1} ranks, {2} of them on this host, and its variables name no address: set SLIP_ID "
+                  "to a host:port where rank 0 can listen ({0} {3} ...)",
+                  info.launcher, info.nranks, read.has(local_size) ? read.text(local_size) : "some", option));
+}
+
 std::string mpi_job(const Reader& read) {
   for (const char* name : {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_ess_jobid"}) {
     if (read.has(name)) return "mpirun " + read.text(name);
@@ -133,18 +136,11 @@ std::string mpi_job(const Reader& read) {
 }
 
 std::optional<LaunchInfo> by_mpirun(const Reader& read) {
-  std::optional<LaunchInfo> info =
-      read.ranks("mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK");
-  if (!info) return std::nullopt;
   const std::string job = mpi_job(read);
-  if (read.take_id(*info, job)) return info;
-  const char* const local_size = "OMPI_COMM_WORLD_LOCAL_SIZE";
-  const bool one_host = read.has(local_size) && read.number(local_size, 1, 1 << 20) == info->nranks;
-  if (!one_host)
-    fail(
-        fmt::format("mpirun started {} ranks, {} of them on this host, and its variables name no address: set SLIP_ID "
-                    "to a host:port where rank 0 can listen (mpirun -x SLIP_ID=host:port ...)",
-                    info->nranks, read.has(local_size) ? read.text(local_size) : "some"));
+  std::optional<LaunchInfo> info =
+      read.ranks("mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", job);
+  if (!info || info->id.valid()) return info;
+  require_one_host(read, *info, "OMPI_COMM_WORLD_LOCAL_SIZE", "-x SLIP_ID=host:port");
   if (job.empty())
     fail(
         "mpirun gave no PMIX_NAMESPACE, by which ranks of one job know each other: set SLIP_ID, for example to "
@@ -174,13 +170,9 @@ std::optional<LaunchInfo> by_mpiexec(const Reader& read) {
   // srun --mpi=pmi2 sets PMI_RANK and PMI_SIZE, too, but Slurm's own variables contain more. Hydra also runs inside a
   // Slurm job: then MPI_LOCALNRANKS is set.
   if (read.has("SLURM_STEP_ID") && !read.has(local_size)) return std::nullopt;
-  std::optional<LaunchInfo> info = read.ranks("mpiexec", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID");
-  if (!info || read.take_id(*info, "mpiexec")) return info;
-  if (!read.has(local_size) || read.number(local_size, 1, 1 << 20) != info->nranks)
-    fail(
-        fmt::format("mpiexec started {} ranks, {} of them on this host, and its variables name no address: set SLIP_ID "
-                    "to a host:port where rank 0 can listen (mpiexec -genv SLIP_ID host:port ...)",
-                    info->nranks, read.has(local_size) ? read.text(local_size) : "some"));
+  std::optional<LaunchInfo> info = read.ranks("mpiexec", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "mpiexec");
+  if (!info || info->id.valid()) return info;
+  require_one_host(read, *info, local_size, "-genv SLIP_ID host:port");
   const std::string starter = starter_of("PMI_RANK");
   if (starter.empty())
     fail(
@@ -203,10 +195,9 @@ std::optional<LaunchInfo> by_srun(const Reader& read) {
   if (!read.has("SLURM_STEP_ID"))
     return std::nullopt;  // a batch script has the other variables, but is not a task of a step
   const char* const count = read.has("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
-  std::optional<LaunchInfo> info = read.ranks("srun", "SLURM_PROCID", count, "SLURM_LOCALID");
-  if (!info) return std::nullopt;
   const std::string job = fmt::format("srun {}.{}", read.text("SLURM_JOB_ID"), read.text("SLURM_STEP_ID"));
-  if (read.take_id(*info, job)) return info;
+  std::optional<LaunchInfo> info = read.ranks("srun", "SLURM_PROCID", count, "SLURM_LOCALID", job);
+  if (!info || info->id.valid()) return info;
   if (!read.has("SLURM_JOB_ID")) fail("SLURM_STEP_ID is set and SLURM_JOB_ID is not: set SLIP_ID=host:port");
   const char* const nodes = read.has("SLURM_STEP_NUM_NODES") ? "SLURM_STEP_NUM_NODES" : "SLURM_NNODES";
   if (read.has(nodes) && read.number(nodes, 1, 1 << 20) == 1) {

@@ -52,15 +52,14 @@ class Job : base::NoCopy {
 
  private:
   void start(int rank) {
-    RankProgram program{.command = job_.command,
-                        .variables = RankVariables{rank, job_.nranks, rank, id_}.with(job_.changes),
-                        .directory = job_.directory};
+    ChildProgram program{.command = job_.command, .directory = job_.directory};
     OwnedDescriptor out, err;
     if (job_.tag_output) {
       program.out = (out = OutputPipe::add(pipes_, rank, STDOUT_FILENO)).number();
       program.err = (err = OutputPipe::add(pipes_, rank, STDERR_FILENO)).number();
     }
-    const int error = ranks_.start(rank, program);
+    const int error =
+        ranks_.start(rank, rank_variables(rank, job_.nranks, rank, id_, job_.changes), std::move(program));
     if (error == 0) return;
     status_ = start_failure_status(error);
     base::log_line(fmt::format("cannot run '{}': {}", job_.command.front(), std::strerror(error)));

@@ -13,7 +13,6 @@
 #include "base/clock.hpp"
 #include "base/env.hpp"
 #include "transport/bootstrap/secret.hpp"
-#include "transport/job/child_process.hpp"
 
 namespace slip::transport {
 namespace {
@@ -30,11 +29,11 @@ std::string RankExit::text() const {
   return fmt::format("died of signal {} ({})", value, ::strsignal(value));
 }
 
-std::map<std::string, std::string> RankVariables::with(const std::map<std::string, std::string>& changes) const {
-  std::map<std::string, std::string> result{{"SLIP_RANK", std::to_string(rank)},
-                                            {"SLIP_NRANKS", std::to_string(nranks)},
-                                            {"SLIP_LOCAL_RANK", std::to_string(local_rank)},
-                                            {"SLIP_ID", id}};
+EnvChanges rank_variables(int rank, int nranks, int local_rank, const std::string& id, const EnvChanges& changes) {
+  EnvChanges result{{"SLIP_RANK", std::to_string(rank)},
+                    {"SLIP_NRANKS", std::to_string(nranks)},
+                    {"SLIP_LOCAL_RANK", std::to_string(local_rank)},
+                    {"SLIP_ID", id}};
   for (const auto& [name, value] : changes) result[name] = value;
   return result;
 }
@@ -51,20 +50,15 @@ RankProcesses::~RankProcesses() {
   }
 }
 
-int RankProcesses::start(int rank, const RankProgram& program) {
-  std::map<std::string, std::string> variables = program.variables;
+int RankProcesses::start(int rank, EnvChanges variables, ChildProgram program) {
   // The guard finds the processes of the job by this marker. If a rank of another job starts this job, its ranks get
   // both markers.
   const std::string outer = base::env_text(kMarkerName);
   variables[kMarkerName] = outer.empty() ? marker_ : outer + ":" + marker_;
-  const StartedChild child = start_child({.command = program.command,
-                                          .environment = base::env_with(variables),
-                                          .directory = program.directory,
-                                          .out = program.out,
-                                          .err = program.err,
-                                          .mask = mask_,
-                                          .guard = &guard_},
-                                         fmt::format("rank {}", rank));
+  program.environment = base::env_with(variables);
+  program.mask = mask_;
+  program.guard = &guard_;
+  const StartedChild child = start_child(program, fmt::format("rank {}", rank));
   // The pid is not reused meanwhile, because only reap() and the destructor reap the process.
   processes_.push_back(
       {rank, child.pid, true, OwnedDescriptor(static_cast<int>(::syscall(SYS_pidfd_open, child.pid, 0)))});

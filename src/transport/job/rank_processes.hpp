@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/sync.hpp"
+#include "transport/job/child_process.hpp"
 #include "transport/job/job_guard.hpp"
 
 namespace slip::transport {
@@ -36,19 +37,9 @@ struct RankExit {
   std::string text() const;                                          // "failed with status 7"
 };
 
-// The variables by which a rank finds the others, see launch_info.hpp.
-struct RankVariables {
-  int rank = 0, nranks = 1, local_rank = 0;
-  std::string id;
-  std::map<std::string, std::string> with(const std::map<std::string, std::string>& changes) const;
-};
-
-struct RankProgram {
-  std::vector<std::string> command;
-  std::map<std::string, std::string> variables;  // changes of the environment
-  std::string directory;                         // empty: that of this process
-  int out = -1, err = -1;                        // -1: those of this process
-};
+using EnvChanges = std::map<std::string, std::string>;  // variables to set
+// The variables by which a rank finds the others, see launch_info.hpp, and the changes.
+EnvChanges rank_variables(int rank, int nranks, int local_rank, const std::string& id, const EnvChanges& changes);
 
 class RankProcesses : base::NoCopy {
  public:
@@ -56,8 +47,8 @@ class RankProcesses : base::NoCopy {
   RankProcesses(std::chrono::milliseconds grace, const sigset_t& mask);
   ~RankProcesses();  // kills the ranks that still run
 
-  // Returns the errno if the program cannot be run, otherwise 0.
-  int start(int rank, const RankProgram& program);
+  // Returns the errno if the program cannot be run, otherwise 0. Sets the environment, mask and guard of the program.
+  int start(int rank, EnvChanges variables, ChildProgram program);
 
   void signal_all(int number) const;
   // Stops the ranks until resume(). The time in between does not count for the grace period.
