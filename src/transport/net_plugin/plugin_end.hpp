@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "base/clock.hpp"
+#include "base/fail.hpp"
 #include "base/sync.hpp"
 #include "slip/error.hpp"
 #include "transport/net/net.hpp"
@@ -85,16 +86,59 @@ class PluginComm : base::NoCopy {
     std::span<std::byte> bytes;
     void* handle = nullptr;
   };
-  EmptyBuffer empty_buffer(const NetPeer& peer);
-  void deregister(PluginMemory& memory);
-  void close();  // deregisters all memory first, and releases the context
+  EmptyBuffer empty_buffer(const NetPeer& peer) {
+    if (!empty_registered_) {
+      empty_handle_ = register_bytes(empty_bytes_, std::nullopt, peer);
+      empty_registered_ = true;
+    }
+    return {empty_bytes_, empty_handle_};
+  }
+  void deregister(PluginMemory& memory) {
+    if (!memory.registered_) return;
+    memory.registered_ = false;
+    std::erase(registered_, &memory);
+    if (is_inherited()) return;
+    static_cast<void>(calls().dereg_mr(comm_, memory.handle_));  // nothing can be done if it fails
+  }
+  // Deregisters all memory first, and releases the context.
+  void close() {
+    if (comm_ && !is_inherited()) {
+      while (!registered_.empty()) deregister(*registered_.back());
+      if (std::exchange(empty_registered_, false)) static_cast<void>(calls().dereg_mr(comm_, empty_handle_));
+      static_cast<void>(side_ == Side::kSend ? calls().close_send(comm_) : calls().close_recv(comm_));
+    }
+    comm_ = nullptr;
+    context_ = nullptr;
+  }
   // True in a child of fork(). The connection belongs to the parent: closing it in the child would end the parent's.
   bool is_inherited() const { return process_ != ::getpid(); }
 
  private:
-  [[noreturn]] void refuse(const NetPart& part, const NetPeer& peer) const;
-  void* register_memory(const NetMemory* memory, const NetPeer& peer);
-  void* register_bytes(std::span<std::byte> bytes, const std::optional<PluginMemory::Gpu>& gpu, const NetPeer& peer);
+  [[noreturn]] void refuse(const NetPart& part, const NetPeer& peer) const {
+    base::fail(ErrorCode::kInvalidValue, {},
+               "{}: the memory of {} bytes with tag {} was registered with another connection", peer.text(), part.bytes,
+               part.tag);
+  }
+  void* register_memory(const NetMemory* memory, const NetPeer& peer) {
+    // Callers pass NetMemory as const. The registration with the plug-in is not visible to them, so it may change here.
+    auto* const own = const_cast<PluginMemory*>(static_cast<const PluginMemory*>(memory));
+    own->handle_ = register_bytes(own->bytes(), own->gpu_, peer);
+    registered_.push_back(own);
+    own->registered_ = true;
+    return own->handle_;
+  }
+  void* register_bytes(std::span<std::byte> bytes, const std::optional<PluginMemory::Gpu>& gpu, const NetPeer& peer) {
+    void* handle = nullptr;
+    const bool dma_buf = gpu && gpu->dma_buf >= 0;
+    const net_result result =
+        dma_buf ? calls().reg_mr_dma_buf(comm_, bytes.data(), bytes.size(), NET_PTR_CUDA, gpu->offset, gpu->dma_buf,
+                                         &handle)
+                : calls().reg_mr(comm_, bytes.data(), bytes.size(), gpu ? NET_PTR_CUDA : NET_PTR_HOST, &handle);
+    if (result != NET_SUCCESS)
+      throw plugin_.error(fmt::format("{} of {} bytes", dma_buf ? "regMrDmaBuf" : "regMr", bytes.size()), result,
+                          peer.text());
+    return handle;
+  }
 
   const NetPlugin& plugin_;
   const pid_t process_ = ::getpid();
@@ -107,6 +151,8 @@ class PluginComm : base::NoCopy {
   void* empty_handle_ = nullptr;
   bool empty_registered_ = false;
 };
+
+inline PluginMemory::~PluginMemory() { comm_->deregister(*this); }
 
 // The last message of an end on the control socket. kGoodbye: the end closes the connection. kFailure: it has failed.
 // Ranks send it as bytes.
@@ -139,7 +185,17 @@ class PluginControl : base::NoCopy {
   }
 
   // Looks for a notice or the end of the connection, without waiting.
-  void look();
+  void look() {
+    if (ended()) return;
+    // After the notice, only the end can follow.
+    std::byte beyond{};
+    auto room = notice() ? std::span(&beyond, 1) : std::as_writable_bytes(std::span(&notice_, 1)).subspan(got_);
+    const Socket::Moved moved = socket_.try_recv(room);
+    if (!notice()) got_ += moved.bytes;
+    if (!moved.ended) return;
+    ended_ns_ = base::now_ns();
+    error_ = moved.error;
+  }
   // Whether look() should be called. `ticks`: now. True at most once in kLookUs microseconds, because a system call for
   // each test() would take longer than the test.
   bool is_due(std::uint64_t ticks) {
@@ -164,8 +220,23 @@ class PluginControl : base::NoCopy {
 
  private:
   static constexpr double kLookUs = 1000;
-  bool receive(std::span<std::byte> bytes);
-  bool send(std::span<const std::byte> bytes);
+  bool receive(std::span<std::byte> bytes) {
+    const Socket::Moved moved = socket_.try_recv(bytes.subspan(received_));
+    received_ += moved.bytes;
+    if (received_ == bytes.size()) {
+      received_ = 0;
+      return true;
+    }
+    if (moved.ended) {
+      ended_ns_ = base::now_ns();
+      error_ = moved.error;
+    }
+    return false;
+  }
+  bool send(std::span<const std::byte> bytes) {
+    // The socket's buffer holds only a few such short messages, so the kernel accepts each of them completely.
+    return socket_.valid() && !ended() && socket_.try_send(bytes).bytes == bytes.size();
+  }
 
   Socket socket_;
   std::uint64_t looked_ticks_ = base::ticks();

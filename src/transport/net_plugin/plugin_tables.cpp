@@ -66,15 +66,12 @@ struct Translation {
 template <class To>  // a Translation
 int fill(const void* found, PluginCalls& calls, const char*& name, std::string& missing) {
   const auto& table = *static_cast<const typename To::Table*>(found);
-  const auto take = [&](auto& to, auto from, const char* function) {
-    to = from;
-    if (!from && missing.empty()) missing = function;
-  };
   // Calls the plug-in's function through a translation, which must not be used if the function is missing.
   const auto translate = [&](auto& to, auto with, auto from, const char* function) {
     to = with;
     if (!from && missing.empty()) missing = function;
   };
+  const auto take = [&](auto& to, auto from, const char* function) { translate(to, from, from, function); };
   calls.table = found;
   name = table.name;
   translate(calls.init, &To::init, table.init, "init");
