@@ -66,32 +66,9 @@ std::string find_functions(void* handle, UcxLibrary& library) {
     function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(::dlsym(handle, name));
     if (!function && missing.empty()) missing = name;
   };
-  find(library.get_version, "ucp_get_version");
-  find(library.status_string, "ucs_status_string");
-  find(library.config_read, "ucp_config_read");
-  find(library.config_modify, "ucp_config_modify");
-  find(library.config_release, "ucp_config_release");
-  find(library.init_version, "ucp_init_version");
-  find(library.cleanup, "ucp_cleanup");
-  find(library.context_query, "ucp_context_query");
-  find(library.context_print_info, "ucp_context_print_info");
-  find(library.mem_map, "ucp_mem_map");
-  find(library.mem_unmap, "ucp_mem_unmap");
-  find(library.worker_create, "ucp_worker_create");
-  find(library.worker_destroy, "ucp_worker_destroy");
-  find(library.worker_get_address, "ucp_worker_get_address");
-  find(library.worker_release_address, "ucp_worker_release_address");
-  find(library.worker_get_efd, "ucp_worker_get_efd");
-  find(library.worker_arm, "ucp_worker_arm");
-  find(library.worker_progress, "ucp_worker_progress");
-  find(library.ep_create, "ucp_ep_create");
-  find(library.ep_close, "ucp_ep_close_nbx");
-  find(library.worker_flush, "ucp_worker_flush_nbx");
-  find(library.tag_send, "ucp_tag_send_nbx");
-  find(library.tag_recv, "ucp_tag_recv_nbx");
-  find(library.request_free, "ucp_request_free");
-  find(library.request_check_status, "ucp_request_check_status");
-  find(library.request_cancel, "ucp_request_cancel");
+#define SLIP_UCX_FIND(MEMBER, FUNCTION) find(library.MEMBER, #FUNCTION);
+  SLIP_UCX_FUNCTIONS(SLIP_UCX_FIND)
+#undef SLIP_UCX_FIND
   return missing;
 }
 

@@ -32,6 +32,35 @@
 
 namespace slip::transport {
 
+// The functions of UCX that are used, each with the name of its member in UcxLibrary.
+#define SLIP_UCX_FUNCTIONS(EACH)                           \
+  EACH(get_version, ucp_get_version)                       \
+  EACH(status_string, ucs_status_string)                   \
+  EACH(config_read, ucp_config_read)                       \
+  EACH(config_modify, ucp_config_modify)                   \
+  EACH(config_release, ucp_config_release)                 \
+  EACH(init_version, ucp_init_version)                     \
+  EACH(cleanup, ucp_cleanup)                               \
+  EACH(context_query, ucp_context_query)                   \
+  EACH(context_print_info, ucp_context_print_info)         \
+  EACH(mem_map, ucp_mem_map)                               \
+  EACH(mem_unmap, ucp_mem_unmap)                           \
+  EACH(worker_create, ucp_worker_create)                   \
+  EACH(worker_destroy, ucp_worker_destroy)                 \
+  EACH(worker_get_address, ucp_worker_get_address)         \
+  EACH(worker_release_address, ucp_worker_release_address) \
+  EACH(worker_get_efd, ucp_worker_get_efd)                 \
+  EACH(worker_arm, ucp_worker_arm)                         \
+  EACH(worker_progress, ucp_worker_progress)               \
+  EACH(ep_create, ucp_ep_create)                           \
+  EACH(ep_close, ucp_ep_close_nbx)                         \
+  EACH(worker_flush, ucp_worker_flush_nbx)                 \
+  EACH(tag_send, ucp_tag_send_nbx)                         \
+  EACH(tag_recv, ucp_tag_recv_nbx)                         \
+  EACH(request_free, ucp_request_free)                     \
+  EACH(request_check_status, ucp_request_check_status)     \
+  EACH(request_cancel, ucp_request_cancel)
+
 // UCX's library, loaded with dlopen when it is first needed: libucp.so.0, or the file that SLIP_UCX_LIBRARY names. The
 // headers of UCX are needed to build Slipstream, the library only to use UCX.
 //
@@ -41,32 +70,9 @@ namespace slip::transport {
 struct UcxLibrary {
   std::string text;  // "UCX 1.13.1 (/usr/lib/libucp.so.0)"
 
-  decltype(&::ucp_get_version) get_version = nullptr;
-  decltype(&::ucs_status_string) status_string = nullptr;
-  decltype(&::ucp_config_read) config_read = nullptr;
-  decltype(&::ucp_config_modify) config_modify = nullptr;
-  decltype(&::ucp_config_release) config_release = nullptr;
-  decltype(&::ucp_init_version) init_version = nullptr;
-  decltype(&::ucp_cleanup) cleanup = nullptr;
-  decltype(&::ucp_context_query) context_query = nullptr;
-  decltype(&::ucp_context_print_info) context_print_info = nullptr;
-  decltype(&::ucp_mem_map) mem_map = nullptr;
-  decltype(&::ucp_mem_unmap) mem_unmap = nullptr;
-  decltype(&::ucp_worker_create) worker_create = nullptr;
-  decltype(&::ucp_worker_destroy) worker_destroy = nullptr;
-  decltype(&::ucp_worker_get_address) worker_get_address = nullptr;
-  decltype(&::ucp_worker_release_address) worker_release_address = nullptr;
-  decltype(&::ucp_worker_get_efd) worker_get_efd = nullptr;
-  decltype(&::ucp_worker_arm) worker_arm = nullptr;
-  decltype(&::ucp_worker_progress) worker_progress = nullptr;
-  decltype(&::ucp_ep_create) ep_create = nullptr;
-  decltype(&::ucp_ep_close_nbx) ep_close = nullptr;
-  decltype(&::ucp_worker_flush_nbx) worker_flush = nullptr;
-  decltype(&::ucp_tag_send_nbx) tag_send = nullptr;
-  decltype(&::ucp_tag_recv_nbx) tag_recv = nullptr;
-  decltype(&::ucp_request_free) request_free = nullptr;
-  decltype(&::ucp_request_check_status) request_check_status = nullptr;
-  decltype(&::ucp_request_cancel) request_cancel = nullptr;
+#define SLIP_UCX_MEMBER(MEMBER, FUNCTION) decltype(&::FUNCTION) MEMBER = nullptr;
+  SLIP_UCX_FUNCTIONS(SLIP_UCX_MEMBER)
+#undef SLIP_UCX_MEMBER
 };
 
 struct UcxSearch {
