@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <span>
 
@@ -49,6 +50,16 @@ std::string format_bytes(std::uint64_t bytes) {
     return fmt::format("{:.1f} {}", static_cast<double>(bytes) / static_cast<double>(size), name);
   }
   return {};
+}
+
+std::vector<std::string_view> split(std::string_view list, std::string_view separators) {
+  std::vector<std::string_view> parts;
+  for (std::size_t at = 0; at <= list.size();) {
+    const std::size_t end = std::min(list.find_first_of(separators, at), list.size());
+    parts.push_back(list.substr(at, end - at));
+    at = end + 1;
+  }
+  return parts;
 }
 
 bool parse_bytes(std::string_view text, std::uint64_t& bytes) {

@@ -1,4 +1,4 @@
-// Formats quantities with their units for users, and parses sizes that users type.
+// Formats quantities with their units for users, and parses sizes and lists that users type.
 #pragma once
 
 #include <charconv>
@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "slip/op.hpp"
 
@@ -31,6 +32,9 @@ std::optional<Number> parse_number(std::string_view text, Number low, Number hig
   const bool whole = error == std::errc() && end == text.data() + text.size();
   return whole && value >= low && value <= high ? std::optional(value) : std::nullopt;
 }
+
+// The parts of a list such as "a,b,,c" between separators, which are one character each; parts may be empty.
+std::vector<std::string_view> split(std::string_view list, std::string_view separators);
 
 // "4MiB", "64 KiB", "1000", "2GB" -> bytes. K, M and G alone are powers of 1024; KB, MB and GB are powers of 1000.
 // False: the text is not a size, or the size does not fit into 64 bits.

@@ -21,6 +21,7 @@
 #include "base/clock.hpp"
 #include "base/env.hpp"
 #include "base/fail.hpp"
+#include "base/quantity_text.hpp"
 #include "transport/job/agent_channel.hpp"
 #include "transport/job/child_process.hpp"
 #include "transport/job/job.hpp"
@@ -41,10 +42,7 @@ SocketAddress rendezvous_address(const std::string& rule, const std::string& pre
   const InterfaceFilter filter(rule);
   if (!filter.empty()) return own_address(filter);
   const std::vector<Interface> interfaces = list_interfaces();
-  for (std::size_t at = 0; at < preferred.size();) {
-    const std::size_t end = std::min(preferred.find(',', at), preferred.size());
-    const std::string wanted = preferred.substr(at, end - at);
-    at = end + 1;
+  for (const std::string_view wanted : base::split(preferred, ",")) {
     const auto found = std::ranges::find_if(interfaces, [&](const Interface& one) {
       return one.address.host() == wanted && !one.address.is_loopback() && !one.address.is_link_local();
     });

@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "base/fail.hpp"
+#include "base/quantity_text.hpp"
 #include "transport/job/job_guard.hpp"
 
 namespace slip::transport {
@@ -47,12 +48,9 @@ std::string file_of(const ChildProgram& child) {
   const std::string& program = child.command.front();
   if (program.find('/') != std::string::npos) return program;
   const std::string path = path_of(child.environment);
-  for (std::size_t at = 0; at <= path.size();) {
-    const std::size_t end = std::min(path.find(':', at), path.size());
-    const std::string folder = path.substr(at, end - at);
-    std::string file = (folder.empty() ? "." : folder) + "/" + program;
+  for (const std::string_view folder : base::split(path, ":")) {
+    std::string file = std::string(folder.empty() ? "." : folder) + "/" + program;
     if (can_run(child.directory, file)) return file;
-    at = end + 1;
   }
   return program;
 }

@@ -64,12 +64,8 @@ HostEntry parse_entry(std::string_view entry, const std::string& where) {
 }
 
 std::vector<std::string_view> words_of(std::string_view line) {
-  std::vector<std::string_view> words;
-  for (std::size_t at = 0; (at = line.find_first_not_of(kBlank, at)) != std::string_view::npos;) {
-    const std::size_t end = std::min(line.find_first_of(kBlank, at), line.size());
-    words.push_back(line.substr(at, end - at));
-    at = end;
-  }
+  std::vector<std::string_view> words = base::split(line, kBlank);
+  std::erase(words, "");
   return words;
 }
 
@@ -108,11 +104,7 @@ std::vector<int> shares(std::span<const HostEntry> hosts, int nranks) {
 
 std::vector<HostEntry> parse_hosts(std::string_view list) {
   std::vector<HostEntry> result;
-  for (std::size_t at = 0; at <= list.size();) {
-    const std::size_t end = std::min(list.find(',', at), list.size());
-    result.push_back(parse_entry(list.substr(at, end - at), "--hosts"));
-    at = end + 1;
-  }
+  for (const std::string_view entry : base::split(list, ",")) result.push_back(parse_entry(entry, "--hosts"));
   return result;
 }
 

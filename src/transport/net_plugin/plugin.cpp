@@ -17,6 +17,7 @@
 
 #include "base/env.hpp"
 #include "base/fail.hpp"
+#include "base/quantity_text.hpp"
 #include "base/terminal.hpp"
 #include "transport/net/net.hpp"
 
@@ -108,16 +109,6 @@ std::vector<std::string> files_of(const std::string& name) {
 std::string path_of(void* library, const std::string& otherwise) {
   link_map* map = nullptr;
   return ::dlinfo(library, RTLD_DI_LINKMAP, &map) == 0 && map->l_name[0] != '\0' ? map->l_name : otherwise;
-}
-
-std::vector<std::string> split(const std::string& list) {
-  std::vector<std::string> entries;
-  for (std::size_t begin = 0; begin <= list.size();) {
-    const std::size_t end = std::min(list.find(',', begin), list.size());
-    if (end > begin) entries.push_back(list.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return entries;
 }
 
 }  // namespace
@@ -259,7 +250,8 @@ PluginDevice NetPlugin::read_device(int index) const {
 // Chooses the devices that SLIP_NET_DEVICE lists, by name or number. If it is not set: all of the highest speed.
 void NetPlugin::choose_devices() {
   const std::string wanted = base::env_text(kDeviceVariable);
-  for (const std::string& entry : split(wanted)) {
+  for (const std::string_view entry : base::split(wanted, ",")) {
+    if (entry.empty()) continue;
     const auto named = std::find_if(devices_.begin(), devices_.end(), [&](const PluginDevice& one) {
       return one.name == entry || std::to_string(&one - devices_.data()) == entry;
     });

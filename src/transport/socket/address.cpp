@@ -20,6 +20,7 @@
 #include <optional>
 
 #include "base/fail.hpp"
+#include "base/quantity_text.hpp"
 
 namespace slip::transport {
 namespace {
@@ -240,12 +241,9 @@ InterfaceFilter::InterfaceFilter(std::string_view rule) : rule_(rule) {
   if (excludes_) rule.remove_prefix(1);
   exact_ = rule.starts_with('=');
   if (exact_) rule.remove_prefix(1);
-  while (!rule.empty()) {
-    const std::size_t comma = std::min(rule.find(','), rule.size());
-    // NCCL also accepts "eth0:1234" with a port, which is ignored here.
-    const std::string_view name = rule.substr(0, comma).substr(0, rule.substr(0, comma).find(':'));
+  for (const std::string_view part : base::split(rule, ",")) {
+    const std::string_view name = part.substr(0, part.find(':'));  // NCCL also accepts a port, which is ignored here
     if (!name.empty()) names_.emplace_back(name);
-    rule.remove_prefix(std::min(comma + 1, rule.size()));
   }
   if (names_.empty() && !rule_.empty())
     base::fail(ErrorCode::kInvalidValue, {},
