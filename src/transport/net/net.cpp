@@ -48,14 +48,14 @@ void NetConnection::wait(NetRequest* request, const Deadline& deadline, std::spa
     const bool moved_some = !request->done && progress();
     if (request->done && test(request, moved)) return;
     if (deadline.abort && deadline.abort->is_set())
-      fail(base::make_error(ErrorCode::kAborted, {}, "{}: {} was aborted", peer_.text(), request->text()));
+      fail(ErrorCode::kAborted, "{}: {} was aborted", peer_.text(), request->text());
     const base::IdleWait::Next next = idle.next(moved_some);
     if (next == base::IdleWait::Next::kSpin) continue;
     if (deadline.at_ns != 0 && base::now_ns() >= deadline.at_ns)
-      fail(base::make_error(ErrorCode::kTimeout, {},
-                            "{}: {} was not done before its deadline: the peer is stopped or cut off, or has not made "
-                            "the matching call",
-                            peer_.text(), request->text()));
+      fail(ErrorCode::kTimeout,
+           "{}: {} was not done before its deadline: the peer is stopped or cut off, or has not made "
+           "the matching call",
+           peer_.text(), request->text());
     if (next == base::IdleWait::Next::kYield) {
       base::yield_thread();
     } else {

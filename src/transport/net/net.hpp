@@ -20,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "base/fail.hpp"
 #include "base/sync.hpp"
 #include "slip/error.hpp"
 #include "transport/bootstrap/secret.hpp"
@@ -151,6 +152,10 @@ class NetConnection : base::NoCopy {
     if (error_) throw_error();
   }
   [[noreturn]] void fail(Error error);  // stores the error for later calls and throws it
+  template <class... Values>
+  [[noreturn]] void fail(ErrorCode code, fmt::format_string<Values...> text, Values&&... values) {
+    fail(base::make_error(code, {}, text, std::forward<Values>(values)...));
+  }
   void check_part(const NetPart& part) const {
     if (part.bytes > 0 && !(part.memory && part.memory->contains(part.data, part.bytes))) refuse(part);
   }

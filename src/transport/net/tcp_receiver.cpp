@@ -179,10 +179,9 @@ class TcpReceiver final : public NetReceiver {
     TcpHeader header;
     std::memcpy(&header, inbox_.data() + inbox_begin_, sizeof(header));
     if (header.mark != TcpHeader::kMark)
-      fail(base::make_error(ErrorCode::kIo, {},
-                            "{} sent bytes that are no message header (mark {:#x}): both sides must run "
-                            "the same version",
-                            peer_.text(), header.mark));
+      fail(ErrorCode::kIo,
+           "{} sent bytes that are no message header (mark {:#x}): both sides must run the same version", peer_.text(),
+           header.mark);
     Arrival& into = arrival(arrived_);
     into = {};
     into.bytes = header.bytes;
@@ -216,21 +215,19 @@ class TcpReceiver final : public NetReceiver {
     if (header.bytes <= part.bytes) return;
     const TcpTooLarge refusal{.tag = header.tag, .bytes = header.bytes, .room = part.bytes};
     static_cast<void>(sockets_[0].socket.try_send(std::as_bytes(std::span(&refusal, 1))));
-    fail(base::make_error(
-        ErrorCode::kInvalidValue, {},
-        "{} sent {} bytes with tag {}, and the receive has room for {}; both sides must agree on sizes", peer_.text(),
-        header.bytes, header.tag, part.bytes));
+    fail(ErrorCode::kInvalidValue,
+         "{} sent {} bytes with tag {}, and the receive has room for {}; both sides must agree on sizes", peer_.text(),
+         header.bytes, header.tag, part.bytes);
   }
 
   // Called when the posted receives have other tags: their messages come after this one, so this one must be read
   // first.
   void buffer_unexpected(const TcpHeader& header, Arrival& into) {
     if (header.bytes > kTcpMaxUnexpectedBytes - unexpected_bytes_)
-      fail(base::make_error(
-          ErrorCode::kOutOfMemory, {},
-          "{} sent {} bytes with tag {}, for which there is no receive, and {} bytes of other messages "
-          "wait already: at most {} are kept; post receives in the order of the sends",
-          peer_.text(), header.bytes, header.tag, unexpected_bytes_, kTcpMaxUnexpectedBytes));
+      fail(ErrorCode::kOutOfMemory,
+           "{} sent {} bytes with tag {}, for which there is no receive, and {} bytes of other messages "
+           "wait already: at most {} are kept; post receives in the order of the sends",
+           peer_.text(), header.bytes, header.tag, unexpected_bytes_, kTcpMaxUnexpectedBytes);
     unexpected_bytes_ += header.bytes;
     Unexpected& unexpected = unexpected_.emplace_back();
     unexpected.header = header;
@@ -280,9 +277,8 @@ class TcpReceiver final : public NetReceiver {
   }
 
   [[noreturn]] void fail_lost(int error) {
-    fail(base::make_error(ErrorCode::kRankLost, {},
-                          "{} is gone: it closed the connection while {} of its messages were expected{}", peer_.text(),
-                          unfinished_, reason_text(error)));
+    fail(ErrorCode::kRankLost, "{} is gone: it closed the connection while {} of its messages were expected{}",
+         peer_.text(), unfinished_, reason_text(error));
   }
 
   // Bytes of its current message that socket `index` has not received yet.

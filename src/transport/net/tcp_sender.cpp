@@ -182,22 +182,21 @@ void TcpSender::read_answer() {
   if (answer_bytes_ == answer_.size()) {
     TcpTooLarge refusal;
     std::memcpy(&refusal, answer_.data(), sizeof(refusal));
-    fail(base::make_error(ErrorCode::kInvalidValue, {},
-                          "{} has room for {} bytes only: {} bytes with tag {} were sent; both sides must agree on "
-                          "sizes",
-                          peer_.text(), refusal.room, refusal.bytes, refusal.tag));
+    fail(ErrorCode::kInvalidValue,
+         "{} has room for {} bytes only: {} bytes with tag {} were sent; both sides must agree on sizes", peer_.text(),
+         refusal.room, refusal.bytes, refusal.tag);
   }
   answer_ended_ = moved.ended;
   if (!moved.ended || last_ == kNone) return;
   const auto unsent = std::ranges::count_if(messages_, [](const OutMessage& one) { return one.sockets_left > 0; });
-  fail(base::make_error(ErrorCode::kRankLost, {}, "{} closed the connection with {} messages not yet sent{}",
-                        peer_.text(), unsent, reason_text(moved.error)));
+  fail(ErrorCode::kRankLost, "{} closed the connection with {} messages not yet sent{}", peer_.text(), unsent,
+       reason_text(moved.error));
 }
 
 void TcpSender::fail_lost(const Outgoing& out, int error) {
   read_answer();  // throws the reason if the receiver has sent one
-  fail(base::make_error(ErrorCode::kRankLost, {}, "{} is gone: sending{} failed: {}", peer_.text(),
-                        out.path.empty() ? "" : " over " + out.path, std::strerror(error)));
+  fail(ErrorCode::kRankLost, "{} is gone: sending{} failed: {}", peer_.text(),
+       out.path.empty() ? "" : " over " + out.path, std::strerror(error));
 }
 
 // The failure detector uses one interface only, so it does not notice that a path over another interface is cut.
@@ -207,11 +206,11 @@ void TcpSender::check() {
     if (out.path.empty() || silence_ns_ == 0) continue;
     const std::int64_t silent_ns = unanswered_ns(out.socket, out.unanswered_since);
     if (silent_ns < silence_ns_) continue;
-    fail(base::make_error(ErrorCode::kIo, {},
-                          "rank {} cannot be reached over {}: it acknowledged no bytes for {:.1f} s. The rank may be "
-                          "alive: check the cable, the switch and the interface on both hosts, or leave {} out with "
-                          "SLIP_SOCKET_IFNAME",
-                          peer_.rank, out.path, static_cast<double>(silent_ns) / 1e9, out.interface));
+    fail(ErrorCode::kIo,
+         "rank {} cannot be reached over {}: it acknowledged no bytes for {:.1f} s. The rank may be "
+         "alive: check the cable, the switch and the interface on both hosts, or leave {} out with "
+         "SLIP_SOCKET_IFNAME",
+         peer_.rank, out.path, static_cast<double>(silent_ns) / 1e9, out.interface);
   }
 }
 

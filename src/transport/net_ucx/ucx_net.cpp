@@ -173,10 +173,9 @@ class UcxEnd : public Base {
   }
   void require_worker() SLIP_REQUIRES(ucx_lock) {
     if (port_.worker().handle()) return;
-    this->fail(base::make_error(
-        ErrorCode::kAborted, {},
-        "{}: the connection has ended, because this rank closed another one in the middle of a message",
-        this->peer_.text()));
+    this->fail(ErrorCode::kAborted,
+               "{}: the connection has ended, because this rank closed another one in the middle of a message",
+               this->peer_.text());
   }
   // Drives the worker and calls finish() with each operation that UCX has completed. False: nothing moved.
   template <class Finish>
@@ -288,10 +287,9 @@ class UcxSender final : public UcxEnd<NetSender> {
     const std::optional<UcxAnswer> answer = read_as<UcxAnswer>(unread_);
     if (!answer) return false;
     if (answer->mark != UcxAnswer::kMark || answer->address_bytes == 0 || answer->address_bytes > kMaxAddressBytes)
-      fail(base::make_error(
-          ErrorCode::kIo, {},
-          "{} sent bytes that are no address of UCX: both sides must run the same version of Slipstream",
-          peer_.text()));
+      fail(ErrorCode::kIo,
+           "{} sent bytes that are no address of UCX: both sides must run the same version of Slipstream",
+           peer_.text());
     if (unread_.size() < sizeof(UcxAnswer) + answer->address_bytes) return false;
     number_ = answer->number;
     connect();
@@ -307,12 +305,11 @@ class UcxSender final : public UcxEnd<NetSender> {
     port_.set_endpoint(port_.worker().connect(std::span(unread_).subspan(sizeof(UcxAnswer)), status));
     if (port_.endpoint()) return;
     const std::string limits = ucx_limits_text();
-    fail(base::make_error(
-        ErrorCode::kUnsupported, {},
-        "{}: {} has no transport that reaches it: {}. This rank has {}{}. Compare with `ucx_info -d` on the other "
-        "host, set the variables of UCX alike, or set SLIP_NET=tcp",
-        peer_.text(), context.ucx().text, context.status_text(status), fmt::join(context.transports(), ", "),
-        limits.empty() ? "" : " with " + limits));
+    fail(ErrorCode::kUnsupported,
+         "{}: {} has no transport that reaches it: {}. This rank has {}{}. Compare with `ucx_info -d` on the other "
+         "host, set the variables of UCX alike, or set SLIP_NET=tcp",
+         peer_.text(), context.ucx().text, context.status_text(status), fmt::join(context.transports(), ", "),
+         limits.empty() ? "" : " with " + limits);
   }
 
   // Throws if the receiver has sent UcxTooLarge. Also throws if the receiver has closed the connection (`ended`) and
@@ -320,19 +317,18 @@ class UcxSender final : public UcxEnd<NetSender> {
   void read_refusal(bool ended, int error) {
     if (const std::optional<UcxTooLarge> refusal = read_as<UcxTooLarge>(unread_);
         port_.endpoint() && refusal && refusal->mark == UcxTooLarge::kMark)
-      fail(base::make_error(ErrorCode::kInvalidValue, {},
-                            "{} has room for {} bytes only: {} bytes with tag {} were sent; both sides must agree on "
-                            "sizes",
-                            peer_.text(), refusal->room, refusal->bytes, refusal->tag));
+      fail(ErrorCode::kInvalidValue,
+           "{} has room for {} bytes only: {} bytes with tag {} were sent; both sides must agree on sizes",
+           peer_.text(), refusal->room, refusal->bytes, refusal->tag);
     if (!ended || under_way_ == 0) return;
-    fail(base::make_error(ErrorCode::kRankLost, {}, "{} closed the connection with {} messages not yet sent{}",
-                          peer_.text(), under_way_, reason_text(error)));
+    fail(ErrorCode::kRankLost, "{} closed the connection with {} messages not yet sent{}", peer_.text(), under_way_,
+         reason_text(error));
   }
 
   [[noreturn]] void fail_lost(ucs_status_t status) {
     static_cast<void>(read_socket());  // the receiver may have sent the reason
-    fail(base::make_error(ErrorCode::kRankLost, {}, "{} is gone: sending over UCX failed: {}", peer_.text(),
-                          port_.worker().context().status_text(status)));
+    fail(ErrorCode::kRankLost, "{} is gone: sending over UCX failed: {}", peer_.text(),
+         port_.worker().context().status_text(status));
   }
 
   std::vector<std::byte> unread_;  // bytes that were received over the socket and not used yet
@@ -401,8 +397,8 @@ class UcxReceiver final : public UcxEnd<NetReceiver> {
     NetRequest& request = requests_[index];
     if (operation.status == UCS_ERR_MESSAGE_TRUNCATED) fail_too_large(operation, request.parts[part]);
     if (operation.status != UCS_OK)
-      fail(base::make_error(ErrorCode::kRankLost, {}, "{} is gone: receiving over UCX failed: {}", peer_.text(),
-                            port_.worker().context().status_text(operation.status)));
+      fail(ErrorCode::kRankLost, "{} is gone: receiving over UCX failed: {}", peer_.text(),
+           port_.worker().context().status_text(operation.status));
     request.moved[part] = operation.bytes;
     ++received_;
     --unfinished_;
@@ -412,10 +408,9 @@ class UcxReceiver final : public UcxEnd<NetReceiver> {
   [[noreturn]] void fail_too_large(const UcxOperation& operation, const NetPart& part) {
     const UcxTooLarge refusal{.tag = part.tag, .bytes = operation.bytes, .room = part.bytes};
     static_cast<void>(socket_.try_send(std::as_bytes(std::span(&refusal, 1))));
-    fail(base::make_error(
-        ErrorCode::kInvalidValue, {},
-        "{} sent {} bytes with tag {}, and the receive has room for {}; both sides must agree on sizes", peer_.text(),
-        operation.bytes, part.tag, part.bytes));
+    fail(ErrorCode::kInvalidValue,
+         "{} sent {} bytes with tag {}, and the receive has room for {}; both sides must agree on sizes", peer_.text(),
+         operation.bytes, part.tag, part.bytes);
   }
 
   // A sender that closes the connection cleanly sends UcxGoodbye. If its process was killed, the socket ends without
@@ -438,9 +433,8 @@ class UcxReceiver final : public UcxEnd<NetReceiver> {
     const bool may_come = said_goodbye ? received_ < goodbye.messages && now - ended_ns_ < kAnnouncedNs
                                        : now - moved_ns_ < kSilenceNs && now - ended_ns_ < kMaxWaitNs;
     if (unfinished_ == 0 || may_come) return;
-    fail(base::make_error(ErrorCode::kRankLost, {},
-                          "{} is gone: it closed the connection while {} of its messages were expected{}", peer_.text(),
-                          unfinished_, reason_text(end_error_)));
+    fail(ErrorCode::kRankLost, "{} is gone: it closed the connection while {} of its messages were expected{}",
+         peer_.text(), unfinished_, reason_text(end_error_));
   }
 
   const std::uint32_t number_;
