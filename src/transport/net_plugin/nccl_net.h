@@ -99,46 +99,51 @@ typedef struct {
   int device_version;
 } net_properties_v8;
 
+/* The fields of version 9, with which later versions begin. */
+#define NET_PROPERTIES_V9                                          \
+  char* name;                                                      \
+  char* pci_path;                                                  \
+  uint64_t guid;                                                   \
+  int ptr_support;                                                 \
+  int reg_is_global;                                               \
+  int force_flush; /* flush after every receive into GPU memory */ \
+  int speed;                                                       \
+  int port;                                                        \
+  float latency;                                                   \
+  int max_comms;                                                   \
+  int max_recvs;                                                   \
+  net_device_type device_type;                                     \
+  int device_version;                                              \
+  net_virtual_device virtual_device;                               \
+  size_t max_p2p_bytes; /* of one message */                       \
+  size_t max_coll_bytes
+
 typedef struct {
-  char* name;
-  char* pci_path;
-  uint64_t guid;
-  int ptr_support;
-  int reg_is_global;
-  int force_flush; /* flush after every receive into GPU memory */
-  int speed;
-  int port;
-  float latency;
-  int max_comms;
-  int max_recvs;
-  net_device_type device_type;
-  int device_version;
-  net_virtual_device virtual_device;
-  size_t max_p2p_bytes; /* of one message */
-  size_t max_coll_bytes;
+  NET_PROPERTIES_V9;
 } net_properties_v9;
 
 typedef net_properties_v9 net_properties_v10;
 
 typedef struct {
-  char* name;
-  char* pci_path;
-  uint64_t guid;
-  int ptr_support;
-  int reg_is_global;
-  int force_flush;
-  int speed;
-  int port;
-  float latency;
-  int max_comms;
-  int max_recvs;
-  net_device_type device_type;
-  int device_version;
-  net_virtual_device virtual_device;
-  size_t max_p2p_bytes;
-  size_t max_coll_bytes;
+  NET_PROPERTIES_V9;
   int max_multi_request_size;
 } net_properties_v11;
+
+/* The functions that all versions share, in two groups because the tables have others between them. */
+#define NET_MEMORY_CALLS                                                                                \
+  net_result (*accept)(void* listener, void** receiver, net_device_handle** on_device);                 \
+  net_result (*reg_mr)(void* comm, void* data, size_t bytes, int type, void** memory);                  \
+  net_result (*reg_mr_dma_buf)(void* comm, void* data, size_t bytes, int type, uint64_t offset, int fd, \
+                               void** memory);                                                          \
+  net_result (*dereg_mr)(void* comm, void* memory)
+#define NET_CLOSING_CALLS                                                                                    \
+  net_result (*iflush)(void* receiver, int parts, void** data, int* bytes, void** memories, void** request); \
+  net_result (*test)(void* request, int* done, int* bytes);                                                  \
+  net_result (*close_send)(void* sender);                                                                    \
+  net_result (*close_recv)(void* receiver);                                                                  \
+  net_result (*close_listen)(void* listener);                                                                \
+  net_result (*get_device_mr)(void* comm, void* memory, void** on_device);                                   \
+  net_result (*irecv_consumed)(void* receiver, int parts, void* request)
 
 typedef struct {
   const char* name;
@@ -147,19 +152,10 @@ typedef struct {
   net_result (*get_properties)(int device, net_properties_v8* properties);
   net_result (*listen)(int device, void* handle, void** listener);
   net_result (*connect)(int device, void* handle, void** sender, net_device_handle** on_device);
-  net_result (*accept)(void* listener, void** receiver, net_device_handle** on_device);
-  net_result (*reg_mr)(void* comm, void* data, size_t bytes, int type, void** memory);
-  net_result (*reg_mr_dma_buf)(void* comm, void* data, size_t bytes, int type, uint64_t offset, int fd, void** memory);
-  net_result (*dereg_mr)(void* comm, void* memory);
+  NET_MEMORY_CALLS;
   net_result (*isend)(void* sender, void* data, int bytes, int tag, void* memory, void** request);
   net_result (*irecv)(void* receiver, int parts, void** data, int* bytes, int* tags, void** memories, void** request);
-  net_result (*iflush)(void* receiver, int parts, void** data, int* bytes, void** memories, void** request);
-  net_result (*test)(void* request, int* done, int* bytes);
-  net_result (*close_send)(void* sender);
-  net_result (*close_recv)(void* receiver);
-  net_result (*close_listen)(void* listener);
-  net_result (*get_device_mr)(void* comm, void* memory, void** on_device);
-  net_result (*irecv_consumed)(void* receiver, int parts, void* request);
+  NET_CLOSING_CALLS;
 } net_table_v8;
 
 /* Since 8: sizes of 64 bits, virtual devices. */
@@ -170,20 +166,11 @@ typedef struct {
   net_result (*get_properties)(int device, net_properties_v9* properties);
   net_result (*listen)(int device, void* handle, void** listener);
   net_result (*connect)(int device, void* handle, void** sender, net_device_handle** on_device);
-  net_result (*accept)(void* listener, void** receiver, net_device_handle** on_device);
-  net_result (*reg_mr)(void* comm, void* data, size_t bytes, int type, void** memory);
-  net_result (*reg_mr_dma_buf)(void* comm, void* data, size_t bytes, int type, uint64_t offset, int fd, void** memory);
-  net_result (*dereg_mr)(void* comm, void* memory);
+  NET_MEMORY_CALLS;
   net_result (*isend)(void* sender, void* data, size_t bytes, int tag, void* memory, void** request);
   net_result (*irecv)(void* receiver, int parts, void** data, size_t* bytes, int* tags, void** memories,
                       void** request);
-  net_result (*iflush)(void* receiver, int parts, void** data, int* bytes, void** memories, void** request);
-  net_result (*test)(void* request, int* done, int* bytes);
-  net_result (*close_send)(void* sender);
-  net_result (*close_recv)(void* receiver);
-  net_result (*close_listen)(void* listener);
-  net_result (*get_device_mr)(void* comm, void* memory, void** on_device);
-  net_result (*irecv_consumed)(void* receiver, int parts, void* request);
+  NET_CLOSING_CALLS;
   net_result (*make_virtual_device)(int* device, net_virtual_device* properties);
 } net_table_v9;
 
@@ -195,20 +182,11 @@ typedef struct {
   net_result (*get_properties)(int device, net_properties_v10* properties);
   net_result (*listen)(int device, void* handle, void** listener);
   net_result (*connect)(int device, net_config* config, void* handle, void** sender, net_device_handle** on_device);
-  net_result (*accept)(void* listener, void** receiver, net_device_handle** on_device);
-  net_result (*reg_mr)(void* comm, void* data, size_t bytes, int type, void** memory);
-  net_result (*reg_mr_dma_buf)(void* comm, void* data, size_t bytes, int type, uint64_t offset, int fd, void** memory);
-  net_result (*dereg_mr)(void* comm, void* memory);
+  NET_MEMORY_CALLS;
   net_result (*isend)(void* sender, void* data, size_t bytes, int tag, void* memory, void* profiled, void** request);
   net_result (*irecv)(void* receiver, int parts, void** data, size_t* bytes, int* tags, void** memories,
                       void** profiled, void** request);
-  net_result (*iflush)(void* receiver, int parts, void** data, int* bytes, void** memories, void** request);
-  net_result (*test)(void* request, int* done, int* bytes);
-  net_result (*close_send)(void* sender);
-  net_result (*close_recv)(void* receiver);
-  net_result (*close_listen)(void* listener);
-  net_result (*get_device_mr)(void* comm, void* memory, void** on_device);
-  net_result (*irecv_consumed)(void* receiver, int parts, void* request);
+  NET_CLOSING_CALLS;
   net_result (*make_virtual_device)(int* device, net_virtual_device* properties);
 } net_table_v10;
 
@@ -221,20 +199,11 @@ typedef struct {
   net_result (*get_properties)(int device, net_properties_v11* properties);
   net_result (*listen)(void* context, int device, void* handle, void** listener);
   net_result (*connect)(void* context, int device, void* handle, void** sender, net_device_handle** on_device);
-  net_result (*accept)(void* listener, void** receiver, net_device_handle** on_device);
-  net_result (*reg_mr)(void* comm, void* data, size_t bytes, int type, void** memory);
-  net_result (*reg_mr_dma_buf)(void* comm, void* data, size_t bytes, int type, uint64_t offset, int fd, void** memory);
-  net_result (*dereg_mr)(void* comm, void* memory);
+  NET_MEMORY_CALLS;
   net_result (*isend)(void* sender, void* data, size_t bytes, int tag, void* memory, void* profiled, void** request);
   net_result (*irecv)(void* receiver, int parts, void** data, size_t* bytes, int* tags, void** memories,
                       void** profiled, void** request);
-  net_result (*iflush)(void* receiver, int parts, void** data, int* bytes, void** memories, void** request);
-  net_result (*test)(void* request, int* done, int* bytes);
-  net_result (*close_send)(void* sender);
-  net_result (*close_recv)(void* receiver);
-  net_result (*close_listen)(void* listener);
-  net_result (*get_device_mr)(void* comm, void* memory, void** on_device);
-  net_result (*irecv_consumed)(void* receiver, int parts, void* request);
+  NET_CLOSING_CALLS;
   net_result (*make_virtual_device)(int* device, net_virtual_device* properties);
   net_result (*finalize)(void* context);
   net_result (*set_net_attr)(void* context, net_attributes* attributes);
