@@ -22,15 +22,11 @@ bool is_large_switch(const XmlElement& element) {
          std::ranges::find(kSwitches, lower_case(*device)) != kSwitches.end();
 }
 
-bool holds(const XmlElement& element, std::string_view name) {
-  return std::ranges::any_of(element.children, [&](const XmlElement& child) { return child.name == name; });
-}
-
 bool is_gpu_slot(const XmlElement& element) {
   if (element.name != "pci") return false;
   const std::string* const device_class = element.find("class");
-  return holds(element, "gpu") ||
-         (!holds(element, "pci") && !holds(element, "nic") && device_class && device_class->starts_with("0x03"));
+  return element.holds("gpu") ||
+         (!element.holds("pci") && !element.holds("nic") && device_class && device_class->starts_with("0x03"));
 }
 
 void collect_devices(const XmlElement& element, std::set<std::string>& taken) {
@@ -114,9 +110,7 @@ std::vector<XmlElement> hosts_of(const XmlElement& root) {
       std::erase_if(child.attributes, [](const auto& attribute) { return attribute.first == "host_hash"; });
   }
   // Elements that are no <cpu> belong to no host.
-  std::erase_if(hosts, [](const XmlElement& host) {
-    return std::ranges::none_of(host.children, [](const XmlElement& child) { return child.name == "cpu"; });
-  });
+  std::erase_if(hosts, [](const XmlElement& host) { return !host.holds("cpu"); });
   return hosts.empty() ? std::vector<XmlElement>{root} : hosts;
 }
 
@@ -156,7 +150,7 @@ MachineFacts facts_of(const TopoSystem& system, Here here) {
     if (const std::string* const arch = element.name == "gpu" ? element.find("gcn") : nullptr)
       facts.gpu_archs.push_back(*arch);
     const std::string* const device_class = element.name == "pci" ? element.find("class") : nullptr;
-    const bool nic = holds(element, "nic") || (device_class && device_class->starts_with("0x02"));
+    const bool nic = element.holds("nic") || (device_class && device_class->starts_with("0x02"));
     if (element.name == "pci" && nic && vendor_of(element) > 0) facts.nic_vendors.push_back(vendor_of(element));
     if (element.name == "net")
       facts.net_latency_us =

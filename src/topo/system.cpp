@@ -153,13 +153,10 @@ class GraphBuilder {
     const std::string speed = values.text_or("link_speed", "");
     const std::optional<double> gbps = topo::pci_gbps(speed, lanes);
     if (!gbps) values.refuse("link_speed", "must be like '16 GT/s', from 0.1 to 512");
-    const auto holds = [&](const char* name) {
-      return std::ranges::any_of(pci.children, [&](const XmlElement& e) { return e.name == name; });
-    };
     // Published files leave out <gpu> and <nic>, which NCCL adds at run time. Then the PCI class decides.
-    const bool leaf = !holds("pci");
-    const bool gpu = holds("gpu") || (leaf && !holds("nic") && device_class >> 8 == kGpuClass);
-    const bool nic = holds("nic") || (leaf && device_class >> 8 == kNicClass);
+    const bool leaf = !pci.holds("pci");
+    const bool gpu = pci.holds("gpu") || (leaf && !pci.holds("nic") && device_class >> 8 == kGpuClass);
+    const bool nic = pci.holds("nic") || (leaf && device_class >> 8 == kNicClass);
     if (gpu) add_gpu(pci, parent, *gbps, bus_id);
     if (nic) add_nics(pci, parent, *gbps, bus_id);
     if (gpu || nic) {

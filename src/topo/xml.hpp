@@ -4,6 +4,7 @@
 // For any input, parse_xml() returns a document or throws an Error of code kParse that names the file and the line.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -21,6 +22,9 @@ struct XmlElement {
   int line = 0;
 
   const std::string* find(std::string_view attribute) const;
+  bool holds(std::string_view child) const {
+    return std::ranges::any_of(children, [&](const XmlElement& one) { return one.name == child; });
+  }
   // REQUIRES: the element does not have the attribute yet.
   void set(std::string_view attribute, std::string value) { attributes.emplace_back(attribute, std::move(value)); }
 };
