@@ -24,12 +24,6 @@ std::vector<RailCandidate> usable(const std::vector<RailCandidate>& all, int fam
   return result;
 }
 
-const RailCandidate* candidate_at(const std::vector<RailCandidate>& all, const SocketAddress& address) {
-  const auto found = std::ranges::find_if(
-      all, [&](const RailCandidate& one) { return one.interface.address.host() == address.host(); });
-  return found == all.end() ? nullptr : &*found;
-}
-
 // The candidates that the request selects, see choose_rails().
 std::vector<RailCandidate> selected(const std::vector<RailCandidate>& all, const RailRequest& request) {
   std::vector<RailCandidate> result;
@@ -41,11 +35,12 @@ std::vector<RailCandidate> selected(const std::vector<RailCandidate>& all, const
   take([&](const RailCandidate& one) {
     return std::ranges::any_of(request.nics, [&](const Nic& nic) { return is_nic(one, nic); });
   });
-  const RailCandidate* const control = candidate_at(all, request.control);
-  if (!result.empty() || !control) return result;
+  const auto control = std::ranges::find(all, request.control.host(),
+                                         [](const RailCandidate& one) { return one.interface.address.host(); });
+  if (!result.empty() || control == all.end()) return result;
   take([&](const RailCandidate& one) {
     const InterfaceHardware &hardware = one.hardware, &wanted = control->hardware;
-    return &one == control ||
+    return &one == &*control ||
            (!hardware.bus_id.empty() && !wanted.bus_id.empty() && hardware.mbps > 0 && hardware.mbps == wanted.mbps);
   });
   return result;

@@ -167,8 +167,6 @@ void fail_ports(const base::PortRange& ports, const std::string& what, int error
              ports.last);
 }
 
-Socket Socket::listen(const SocketAddress& address) { return listen(address, {}); }
-
 Socket Socket::listen(const SocketAddress& address, const std::string& interface) {
   Socket socket;
   // SO_REUSEADDR also takes a port at which old connections are in TIME_WAIT, or that a PortReservation holds. If it is

@@ -52,10 +52,10 @@ class Socket {
  public:
   Socket() = default;
   // Port 0: one of SLIP_PORTS; without that variable the kernel chooses a port. See local().
-  static Socket listen(const SocketAddress& address);
-  // Accepts only connections that come in through this interface. The accepted sockets send through it, too. Throws if
-  // there is no such interface. If the kernel forbids the binding (before Linux 5.7), accepts all connections.
-  static Socket listen(const SocketAddress& address, const std::string& interface);
+  // With an interface, accepts only connections that come in through it. The accepted sockets send through it, too.
+  // Throws if there is no such interface. If the kernel forbids the binding (before Linux 5.7), accepts all
+  // connections.
+  static Socket listen(const SocketAddress& address, const std::string& interface = {});
 
   // `from`: null: the routing table chooses the local end.
   static Socket connect(const SocketAddress& peer, const Deadline& deadline, const LocalEnd* from = nullptr);
