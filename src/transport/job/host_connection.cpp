@@ -1,6 +1,5 @@
 #include "transport/job/host_connection.hpp"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -19,7 +18,6 @@
 #include "base/terminal.hpp"
 #include "transport/job/child_process.hpp"
 #include "transport/job/job.hpp"
-#include "transport/job/job_guard.hpp"
 #include "transport/job/rank_processes.hpp"
 
 namespace slip::transport {
@@ -203,12 +201,12 @@ void HostConnection::connect(const sigset_t& mask) {
   program_ = programs_.front();
   programs_.erase(programs_.begin());
   auto [mine, theirs] = make_sockets();
-  Pipe errors = make_pipe();
-  ::fcntl(errors.read.number(), F_SETFL, O_NONBLOCK);
+  std::vector<OutputPipe> errors;
+  const OwnedDescriptor errors_end = OutputPipe::add(errors, 0, STDERR_FILENO);
   ChildProgram program{.environment = base::env_with({}),
                        .in = theirs.number(),
                        .out = theirs.number(),
-                       .err = errors.write.number(),
+                       .err = errors_end.number(),
                        .mask = mask};
   if (local_) program.command = {program_, "agent"};
   else program.command = shell_.agent_command(host_, program_);
@@ -218,7 +216,7 @@ void HostConnection::connect(const sigset_t& mask) {
   closed_at_ns_ = 0;
   drained_ = false;
   channel_.emplace(AgentChannel::Side::kLauncher, std::move(mine), OwnedDescriptor());
-  errors_ = std::move(errors.read);
+  errors_ = std::move(errors.front());
   errors_text_.clear();
   if (child.error != 0)
     base::fail(ErrorCode::kIo, {},
@@ -236,7 +234,7 @@ void HostConnection::watch(std::vector<pollfd>& watched, bool frames) const {
   if (frames && !channel_->ended()) events |= POLLIN;
   if (has_unsent() && !channel_->ended()) events |= POLLOUT;
   if (events != 0) watched.push_back({channel_->in(), events, 0});
-  if (errors_.number() >= 0) watched.push_back({errors_.number(), POLLIN, 0});
+  if (errors_.from.number() >= 0) watched.push_back({errors_.from.number(), POLLIN, 0});
 }
 
 void HostConnection::read(bool frames) {
@@ -259,12 +257,8 @@ std::optional<AgentFrame> HostConnection::next() { return channel_ ? channel_->n
 
 void HostConnection::read_errors() {
   char bytes[4096];
-  while (errors_.number() >= 0) {
-    const ssize_t count = ::read(errors_.number(), bytes, sizeof(bytes));
-    if (count < 0 && errno == EINTR) continue;
-    if (count == 0) errors_.reset();
-    if (count <= 0) return;
-    errors_text_.append(bytes, static_cast<std::size_t>(count));
+  for (std::string_view piece; !(piece = errors_.read(bytes)).empty();) {
+    errors_text_ += piece;
     if (errors_text_.size() > kMaxErrors) errors_text_.erase(0, errors_text_.size() - kMaxErrors);
   }
 }

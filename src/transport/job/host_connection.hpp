@@ -19,6 +19,7 @@
 
 #include "base/sync.hpp"
 #include "transport/job/agent_channel.hpp"
+#include "transport/job/job_output.hpp"
 
 namespace slip::transport {
 
@@ -94,7 +95,7 @@ class HostConnection : base::NoCopy {
   pid_t pid_ = -1;
   std::optional<int> status_;  // the exit status of the shell; 128 + signal if a signal killed it
   std::optional<AgentChannel> channel_;
-  OwnedDescriptor errors_;  // the shell's standard error
+  OutputPipe errors_;  // the shell's standard error
   std::string errors_text_;
   std::int64_t closed_at_ns_ = 0;  // when the shell closed its output; 0: it has not
   bool drained_ = false;           // all bytes that the shell wrote before it ended have been read
