@@ -425,23 +425,23 @@ TEST(TcpFailures, AFinMayOvertakeTheZeroCopyNotification) {
   const int descriptor = greeted.sockets[0].descriptor();
   transport::NetOptions options = local_options(1);
   options.zero_copy_from = 1;
-  transport::TcpSender sender(std::move(greeted), options, false);
-  Memory from(sender, 64 << 10);
+  const auto sender = transport::make_tcp_sender(std::move(greeted), options, false);
+  Memory from(*sender, 64 << 10);
   from.fill(5);
-  transport::NetRequest* const request = sender.isend(from.part(2));
+  transport::NetRequest* const request = sender->isend(from.part(2));
   if (request->done) GTEST_SKIP() << "the kernel copies the message although MSG_ZEROCOPY is set";
   receiver.finish_sending();
   ASSERT_EQ(transport::wait_for(descriptor, POLLIN, long_deadline()), transport::Waited::kReady);
-  for (int i = 0; i < 3; ++i) ASSERT_NO_THROW(static_cast<void>(sender.progress()));
+  for (int i = 0; i < 3; ++i) ASSERT_NO_THROW(static_cast<void>(sender->progress()));
   EXPECT_FALSE(request->done);
   std::vector<pollfd> watched;
-  static_cast<void>(sender.watch(watched));
+  static_cast<void>(sender->watch(watched));
   ASSERT_EQ(watched.size(), 1U);
   EXPECT_EQ(watched[0].events & POLLIN, 0) << "a sleeping thread would wake at once";
   std::vector<std::byte> bytes(sizeof(transport::TcpHeader) + from.bytes.size());
   receiver.recv(bytes, long_deadline());
   EXPECT_TRUE(std::equal(from.bytes.begin(), from.bytes.end(), bytes.begin() + sizeof(transport::TcpHeader)));
-  sender.wait(request, long_deadline());
+  sender->wait(request, long_deadline());
 }
 
 TEST(TcpFailures, GarbageAfterTheGreetingIsNoMessage) {

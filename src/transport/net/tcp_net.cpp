@@ -6,11 +6,6 @@ namespace slip::transport {
 namespace {
 
 constexpr const char kMark[] = "tcp ";  // begins the handle of a TCP listener, see TcpHandle
-// Size of the send buffer between ranks of one host: small, so that the bytes are still in the CPU caches when the peer
-// receives them. Measured: two ranks exchanged 2 MiB over plain sockets in 545 to 580 us with the kernel's choice of 4
-// MiB, and in 420 to 460 us with this size.
-constexpr int kHostSendBufferBytes = 512 << 10;
-
 void require_valid(const NetOptions& options) {
   if (options.sockets >= 1 && options.sockets <= kNetMaxSockets && options.stripe_bytes >= 1 &&
       options.stripe_bytes <= kMaxStripeBytes)
@@ -51,14 +46,6 @@ class TcpNet final : public Net {
 GreetingDialer dial_tcp(const NetHandle& handle, const NetOptions& options) {
   require_valid(options);
   return {handle, kMark, options};
-}
-
-std::unique_ptr<NetSender> make_tcp_sender(Greeted greeted, const NetOptions& options) {
-  const bool stays = stays_on_host(greeted.sockets.front());
-  for (const Socket& socket : greeted.sockets) {
-    if (stays) limit_send_buffer(socket, kHostSendBufferBytes);
-  }
-  return std::make_unique<TcpSender>(std::move(greeted), options, stays);
 }
 
 const Net& net_tcp() {
