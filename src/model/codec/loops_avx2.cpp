@@ -126,95 +126,58 @@ SLIP_AVX2_INLINE Halves interleave(const Bytes& bytes) {
   return {_mm256_permute2x128_si256(a, b, 0x20), _mm256_permute2x128_si256(a, b, 0x31)};
 }
 
-// Decodes the quarters one after the other. Stores to all four at once would be a multiple of 4096 bytes apart, and so
-// compete for the same sets of the cache.
-template <int kIndex>
-SLIP_AVX2_INLINE void bf16_quarter(const std::byte* block, const BlockHeader& header, std::byte* into) {
-  constexpr BlockLayout kLayout = layout_of(Split::kBf16, kMaxLanes * kLaneWeights);
+template <Split kSplit, int kIndex>
+SLIP_AVX2_INLINE void expand_quarter(const std::byte* block, const BlockHeader& header, std::byte* into) {
+  constexpr BlockLayout kLayout = layout_of(kSplit, kMaxLanes * kLaneWeights);
+  constexpr bool kHalf = kSplit == Split::kF16;  // the exponent's place in the high byte of an f16
   const std::byte* const rest = block + sizeof(BlockHeader);
-  const __m256i table = table_of(header.first);
-  for (std::size_t at = 0; at < kPlane; at += 32) {
-    const std::size_t weight = kIndex * kQuarter + 2 * at;
-    __m256i exponents[2];
-    look_up(table, load_digits<kIndex>(block + kLayout.codes, at), exponents[0], exponents[1]);
-    for (std::size_t half = 0; half < 2; ++half) {
-      const Halves words = interleave(join_bytes(exponents[half], load(rest + weight + 32 * half)));
-      store(into + 2 * (weight + 32 * half), words.first);
-      store(into + 2 * (weight + 32 * half) + 32, words.second);
-    }
-  }
-}
-
-template <int kIndex>
-SLIP_AVX2_INLINE void f16_quarter(const std::byte* block, const BlockHeader& header, std::byte* into) {
-  constexpr BlockLayout kLayout = layout_of(Split::kF16, kMaxLanes * kLaneWeights);
-  const std::byte* const rest = block + sizeof(BlockHeader);
-  std::uint8_t shifted[8];
-  for (int i = 0; i < 8; ++i) shifted[i] = static_cast<std::uint8_t>((header.first[i] & 0x1F) << 2);
-  const __m256i table = table_of(shifted);
+  const std::byte* const more = block + kLayout.more;
+  std::uint8_t first[8];
+  for (int i = 0; i < 8; ++i)
+    first[i] = static_cast<std::uint8_t>(kHalf ? (header.first[i] & 0x1F) << 2 : header.first[i]);
+  const __m256i table = table_of(first);
   const __m256i sign_and_mantissa = _mm256_set1_epi64x(static_cast<long long>(0x8382818003020100ULL));
   for (std::size_t at = 0; at < kPlane; at += 32) {
-    const std::size_t weight = kIndex * kQuarter + 2 * at;
     __m256i exponents[2], others[2];
     look_up(table, load_digits<kIndex>(block + kLayout.codes, at), exponents[0], exponents[1]);
-    look_up(sign_and_mantissa, load_digits<kIndex>(block + kLayout.more, at), others[0], others[1]);
+    if constexpr (kHalf) look_up(sign_and_mantissa, load_digits<kIndex>(more, at), others[0], others[1]);
     for (std::size_t half = 0; half < 2; ++half) {
-      const Halves words =
-          interleave({load(rest + weight + 32 * half), _mm256_or_si256(exponents[half], others[half])});
-      store(into + 2 * (weight + 32 * half), words.first);
-      store(into + 2 * (weight + 32 * half) + 32, words.second);
-    }
-  }
-}
-
-template <int kIndex>
-SLIP_AVX2_INLINE void f32_quarter(const std::byte* block, const BlockHeader& header, std::byte* into) {
-  constexpr BlockLayout kLayout = layout_of(Split::kF32, kMaxLanes * kLaneWeights);
-  const std::byte* const rest = block + sizeof(BlockHeader);
-  const std::byte* const low = block + kLayout.more;
-  const __m256i table = table_of(header.first);
-  for (std::size_t at = 0; at < kPlane; at += 32) {
-    const std::size_t weight = kIndex * kQuarter + 2 * at;
-    __m256i exponents[2];
-    look_up(table, load_digits<kIndex>(block + kLayout.codes, at), exponents[0], exponents[1]);
-    for (std::size_t half = 0; half < 2; ++half) {
-      const Halves top = interleave(join_bytes(exponents[half], load(rest + weight + 32 * half)));
+      const std::size_t weight = kIndex * kQuarter + 2 * at + 32 * half;
+      Bytes bytes{load(rest + weight), {}};
+      if constexpr (kHalf) bytes.high = _mm256_or_si256(exponents[half], others[half]);
+      else bytes = join_bytes(exponents[half], bytes.low);
+      const Halves words = interleave(bytes);
       for (std::size_t part = 0; part < 2; ++part) {
-        const std::size_t from = weight + 32 * half + 16 * part;
-        const __m256i upper = part == 0 ? top.first : top.second, lower = load(low + 2 * from);
-        const __m256i a = _mm256_unpacklo_epi16(lower, upper), b = _mm256_unpackhi_epi16(lower, upper);
-        store(into + 4 * from, _mm256_permute2x128_si256(a, b, 0x20));
-        store(into + 4 * from + 32, _mm256_permute2x128_si256(a, b, 0x31));
+        const __m256i upper = part == 0 ? words.first : words.second;
+        const std::size_t from = weight + 16 * part;
+        if constexpr (kSplit == Split::kF32) {
+          const __m256i lower = load(more + 2 * from);
+          const __m256i a = _mm256_unpacklo_epi16(lower, upper), b = _mm256_unpackhi_epi16(lower, upper);
+          store(into + 4 * from, _mm256_permute2x128_si256(a, b, 0x20));
+          store(into + 4 * from + 32, _mm256_permute2x128_si256(a, b, 0x31));
+        } else {
+          store(into + 2 * from, upper);
+        }
       }
     }
   }
 }
 
-SLIP_AVX2 void bf16(const std::byte* block, const BlockHeader& header, std::byte* into) {
-  bf16_quarter<0>(block, header, into);
-  bf16_quarter<1>(block, header, into);
-  bf16_quarter<2>(block, header, into);
-  bf16_quarter<3>(block, header, into);
-}
-
-SLIP_AVX2 void f16(const std::byte* block, const BlockHeader& header, std::byte* into) {
-  f16_quarter<0>(block, header, into);
-  f16_quarter<1>(block, header, into);
-  f16_quarter<2>(block, header, into);
-  f16_quarter<3>(block, header, into);
-}
-
-SLIP_AVX2 void f32(const std::byte* block, const BlockHeader& header, std::byte* into) {
-  f32_quarter<0>(block, header, into);
-  f32_quarter<1>(block, header, into);
-  f32_quarter<2>(block, header, into);
-  f32_quarter<3>(block, header, into);
+// Decodes the quarters one after the other. Stores to all four at once would be a multiple of 4096 bytes apart, and so
+// compete for the same sets of the cache.
+template <Split kSplit>
+SLIP_AVX2 void expand(const std::byte* block, const BlockHeader& header, std::byte* into) {
+  expand_quarter<kSplit, 0>(block, header, into);
+  expand_quarter<kSplit, 1>(block, header, into);
+  expand_quarter<kSplit, 2>(block, header, into);
+  expand_quarter<kSplit, 3>(block, header, into);
 }
 
 }  // namespace
 
 const LoopSet* avx2_loops() {
-  static constexpr LoopSet kLoops{sum, find_escapes, {nullptr, bf16, f16, f32}};
+  static constexpr LoopSet kLoops{
+      sum, find_escapes, {nullptr, expand<Split::kBf16>, expand<Split::kF16>, expand<Split::kF32>}};
   const bool has = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") && __builtin_cpu_supports("popcnt");
   return has ? &kLoops : nullptr;
 }

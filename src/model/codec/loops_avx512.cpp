@@ -156,99 +156,66 @@ SLIP_AVX512_INLINE Bytes join_bytes(__m512i exponents, __m512i rest) {
   return {select(sign, _mm512_slli_epi16(exponents, 7), rest), select(sign, rest, _mm512_srli_epi16(exponents, 1))};
 }
 
-SLIP_AVX512_INLINE void store_words(const Bytes& bytes, std::byte* into) {
-  _mm512_storeu_si512(into, _mm512_unpacklo_epi8(bytes.low, bytes.high));
-  _mm512_storeu_si512(into + 64, _mm512_unpackhi_epi8(bytes.low, bytes.high));
-}
-
-// One quarter after the other: the quarters are a multiple of 4096 bytes apart, so interleaved stores to all four would
-// compete for the same cache sets.
-template <int kQuarter>
-SLIP_AVX512_INLINE void bf16_quarter(const std::byte* block, const BlockHeader& header, std::byte* into) {
-  constexpr BlockLayout kLayout = layout_of(Split::kBf16, kMaxLanes * kLaneWeights);
-  const std::byte* const rest = block + sizeof(BlockHeader);
+// The table to look up exponents; for f16, the high byte of a weight by code (bits 0 to 2 of the index) and the 3-bit
+// field (bits 3 to 5).
+template <Split kSplit>
+SLIP_AVX512_INLINE __m512i exponent_table(const BlockHeader& header) {
   const __m512i table = repeat_table(header.first);
-  for (std::size_t at = 0; at < kPlaneBytes; at += 64) {
-    const __m512i codes = load_digits<kQuarter>(block + kLayout.codes, at);
-    for (int half = 0; half < 2; ++half) {
-      const std::size_t weight = kQuarter * kQuarterWeights + 2 * at + 64 * static_cast<std::size_t>(half);
-      const __m512i exponents = _mm512_permutexvar_epi8(spread_digits<0>(codes, half), table);
-      store_words(join_bytes(exponents, in_unpack_order(rest + weight)), into + 2 * weight);
-    }
-  }
-}
-
-template <int kQuarter>
-SLIP_AVX512_INLINE void f16_quarter(const std::byte* block, const BlockHeader& header, std::byte* into) {
-  constexpr BlockLayout kLayout = layout_of(Split::kF16, kMaxLanes * kLaneWeights);
-  const std::byte* const rest = block + sizeof(BlockHeader);
-  // The high byte of a weight by code (bits 0 to 2 of the index) and the 3-bit field (bits 3 to 5).
-  const __m512i exponents = _mm512_slli_epi16(_mm512_and_si512(repeat_table(header.first), every_byte(0x1F)), 2);
+  if constexpr (kSplit != Split::kF16) return table;
+  const __m512i exponents = _mm512_slli_epi16(_mm512_and_si512(table, every_byte(0x1F)), 2);
   const __m512i fields =
       _mm512_setr_epi64(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303,
                         static_cast<long long>(0x8080808080808080), static_cast<long long>(0x8181818181818181),
                         static_cast<long long>(0x8282828282828282), static_cast<long long>(0x8383838383838383));
-  const __m512i table = _mm512_or_si512(exponents, fields);
-  for (std::size_t at = 0; at < kPlaneBytes; at += 64) {
-    const __m512i codes = load_digits<kQuarter>(block + kLayout.codes, at);
-    const __m512i more = load_digits<kQuarter>(block + kLayout.more, at);
-    for (int half = 0; half < 2; ++half) {
-      const std::size_t weight = kQuarter * kQuarterWeights + 2 * at + 64 * static_cast<std::size_t>(half);
-      const __m512i index = select(every_byte(7), spread_digits<0>(codes, half), spread_digits<3>(more, half));
-      store_words({in_unpack_order(rest + weight), _mm512_permutexvar_epi8(index, table)}, into + 2 * weight);
-    }
-  }
+  return _mm512_or_si512(exponents, fields);
 }
 
-template <int kQuarter>
-SLIP_AVX512_INLINE void f32_quarter(const std::byte* block, const BlockHeader& header, std::byte* into) {
-  constexpr BlockLayout kLayout = layout_of(Split::kF32, kMaxLanes * kLaneWeights);
+template <Split kSplit, int kQuarter>
+SLIP_AVX512_INLINE void expand_quarter(const std::byte* block, const BlockHeader& header, std::byte* into) {
+  constexpr BlockLayout kLayout = layout_of(kSplit, kMaxLanes * kLaneWeights);
   const std::byte* const rest = block + sizeof(BlockHeader);
-  const std::byte* const low = block + kLayout.more;
-  const __m512i table = repeat_table(header.first);
+  const std::byte* const more = block + kLayout.more;
+  const __m512i table = exponent_table<kSplit>(header);
   for (std::size_t at = 0; at < kPlaneBytes; at += 64) {
     const __m512i codes = load_digits<kQuarter>(block + kLayout.codes, at);
+    const __m512i fields = kSplit == Split::kF16 ? load_digits<kQuarter>(more, at) : codes;
     for (int half = 0; half < 2; ++half) {
       const std::size_t weight = kQuarter * kQuarterWeights + 2 * at + 64 * static_cast<std::size_t>(half);
-      const __m512i exponents = _mm512_permutexvar_epi8(spread_digits<0>(codes, half), table);
-      const Bytes bytes = join_bytes(exponents, in_unpack_order(rest + weight));
-      const __m512i uppers[2] = {unpack_order(_mm512_unpacklo_epi8(bytes.low, bytes.high)),
-                                 unpack_order(_mm512_unpackhi_epi8(bytes.low, bytes.high))};
+      __m512i index = spread_digits<0>(codes, half);
+      if constexpr (kSplit == Split::kF16) index = select(every_byte(7), index, spread_digits<3>(fields, half));
+      Bytes bytes{in_unpack_order(rest + weight), _mm512_permutexvar_epi8(index, table)};
+      if constexpr (kSplit != Split::kF16) bytes = join_bytes(bytes.high, bytes.low);
+      const __m512i words[2] = {_mm512_unpacklo_epi8(bytes.low, bytes.high),
+                                _mm512_unpackhi_epi8(bytes.low, bytes.high)};
       for (std::size_t part = 0; part < 2; ++part) {
         const std::size_t from = weight + 32 * part;
-        const __m512i lower = in_unpack_order(low + 2 * from);
-        _mm512_storeu_si512(into + 4 * from, _mm512_unpacklo_epi16(lower, uppers[part]));
-        _mm512_storeu_si512(into + 4 * from + 64, _mm512_unpackhi_epi16(lower, uppers[part]));
+        if constexpr (kSplit == Split::kF32) {
+          const __m512i lower = in_unpack_order(more + 2 * from), upper = unpack_order(words[part]);
+          _mm512_storeu_si512(into + 4 * from, _mm512_unpacklo_epi16(lower, upper));
+          _mm512_storeu_si512(into + 4 * from + 64, _mm512_unpackhi_epi16(lower, upper));
+        } else {
+          _mm512_storeu_si512(into + 2 * from, words[part]);
+        }
       }
     }
   }
 }
 
-SLIP_AVX512 void bf16(const std::byte* block, const BlockHeader& header, std::byte* into) {
-  bf16_quarter<0>(block, header, into);
-  bf16_quarter<1>(block, header, into);
-  bf16_quarter<2>(block, header, into);
-  bf16_quarter<3>(block, header, into);
-}
-
-SLIP_AVX512 void f16(const std::byte* block, const BlockHeader& header, std::byte* into) {
-  f16_quarter<0>(block, header, into);
-  f16_quarter<1>(block, header, into);
-  f16_quarter<2>(block, header, into);
-  f16_quarter<3>(block, header, into);
-}
-
-SLIP_AVX512 void f32(const std::byte* block, const BlockHeader& header, std::byte* into) {
-  f32_quarter<0>(block, header, into);
-  f32_quarter<1>(block, header, into);
-  f32_quarter<2>(block, header, into);
-  f32_quarter<3>(block, header, into);
+// One quarter after the other: the quarters are a multiple of 4096 bytes apart, so interleaved stores to all four would
+// compete for the same cache sets.
+template <Split kSplit>
+SLIP_AVX512 void expand(const std::byte* block, const BlockHeader& header, std::byte* into) {
+  expand_quarter<kSplit, 0>(block, header, into);
+  expand_quarter<kSplit, 1>(block, header, into);
+  expand_quarter<kSplit, 2>(block, header, into);
+  expand_quarter<kSplit, 3>(block, header, into);
 }
 
 }  // namespace
 
 const LoopSet* avx512_loops() {
-  static constexpr LoopSet kLoops{sum, find_escapes, {nullptr, bf16, f16, f32}};
+  static constexpr LoopSet kLoops{
+      sum, find_escapes, {nullptr, expand<Split::kBf16>, expand<Split::kF16>, expand<Split::kF32>}};
   const bool supported = __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vbmi2") &&
                          __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
                          __builtin_cpu_supports("bmi") && __builtin_cpu_supports("popcnt");

@@ -76,65 +76,39 @@ uint8x16x2_t join_bytes(uint8x16_t exponents, uint8x16_t rest) {
   return vzipq_u8(vbslq_u8(sign, vshlq_n_u8(exponents, 7), rest), vbslq_u8(sign, rest, vshrq_n_u8(exponents, 1)));
 }
 
-void bf16(const std::byte* block, const BlockHeader& header, std::byte* into) {
-  constexpr BlockLayout kLayout = layout_of(Split::kBf16, kMaxLanes * kLaneWeights);
+template <Split kSplit>
+void expand(const std::byte* block, const BlockHeader& header, std::byte* into) {
+  constexpr BlockLayout kLayout = layout_of(kSplit, kMaxLanes * kLaneWeights);
+  constexpr bool kHalf = kSplit == Split::kF16;  // the exponent's place in the high byte of an f16
   const std::byte* const rest = block + sizeof(BlockHeader);
-  const uint8x16_t table = table_of(header.first);
-  for (std::size_t at = 0; at < kPlane; at += 16) {
-    const Planes codes = load_planes(block + kLayout.codes, at);
-    for (std::size_t q = 0; q < 4; ++q) {
-      const std::size_t weight = q * kQuarter + 2 * at;
-      const uint8x16x2_t exponents = look_up(table, codes.quarter[q]);
-      for (std::size_t half = 0; half < 2; ++half) {
-        const uint8x16x2_t words = join_bytes(exponents.val[half], load(rest + weight + 16 * half));
-        store(into + 2 * (weight + 16 * half), words.val[0]);
-        store(into + 2 * (weight + 16 * half) + 16, words.val[1]);
-      }
-    }
-  }
-}
-
-void f16(const std::byte* block, const BlockHeader& header, std::byte* into) {
-  constexpr BlockLayout kLayout = layout_of(Split::kF16, kMaxLanes * kLaneWeights);
-  const std::byte* const rest = block + sizeof(BlockHeader);
+  const std::byte* const more = block + kLayout.more;
   constexpr std::uint8_t kSignAndMantissa[8] = {0, 1, 2, 3, 0x80, 0x81, 0x82, 0x83};
-  std::uint8_t shifted[8];
-  for (int i = 0; i < 8; ++i) shifted[i] = static_cast<std::uint8_t>((header.first[i] & 0x1F) << 2);
-  const uint8x16_t table = table_of(shifted), sign_and_mantissa = table_of(kSignAndMantissa);
-  for (std::size_t at = 0; at < kPlane; at += 16) {
-    const Planes codes = load_planes(block + kLayout.codes, at), more = load_planes(block + kLayout.more, at);
-    for (std::size_t q = 0; q < 4; ++q) {
-      const std::size_t weight = q * kQuarter + 2 * at;
-      const uint8x16x2_t exponents = look_up(table, codes.quarter[q]);
-      const uint8x16x2_t others = look_up(sign_and_mantissa, more.quarter[q]);
-      for (std::size_t half = 0; half < 2; ++half) {
-        const uint8x16x2_t words =
-            vzipq_u8(load(rest + weight + 16 * half), vorrq_u8(exponents.val[half], others.val[half]));
-        store(into + 2 * (weight + 16 * half), words.val[0]);
-        store(into + 2 * (weight + 16 * half) + 16, words.val[1]);
-      }
-    }
-  }
-}
-
-void f32(const std::byte* block, const BlockHeader& header, std::byte* into) {
-  constexpr BlockLayout kLayout = layout_of(Split::kF32, kMaxLanes * kLaneWeights);
-  const std::byte* const rest = block + sizeof(BlockHeader);
-  const std::byte* const low = block + kLayout.more;
-  const uint8x16_t table = table_of(header.first);
+  std::uint8_t first[8];
+  for (int i = 0; i < 8; ++i)
+    first[i] = static_cast<std::uint8_t>(kHalf ? (header.first[i] & 0x1F) << 2 : header.first[i]);
+  const uint8x16_t table = table_of(first), sign_and_mantissa = table_of(kSignAndMantissa);
   for (std::size_t at = 0; at < kPlane; at += 16) {
     const Planes codes = load_planes(block + kLayout.codes, at);
+    Planes planes{};
+    if constexpr (kHalf) planes = load_planes(more, at);
     for (std::size_t q = 0; q < 4; ++q) {
-      const std::size_t weight = q * kQuarter + 2 * at;
       const uint8x16x2_t exponents = look_up(table, codes.quarter[q]);
+      const uint8x16x2_t others = look_up(sign_and_mantissa, planes.quarter[q]);
       for (std::size_t half = 0; half < 2; ++half) {
-        const uint8x16x2_t top = join_bytes(exponents.val[half], load(rest + weight + 16 * half));
+        const std::size_t weight = q * kQuarter + 2 * at + 16 * half;
+        const uint8x16_t low = load(rest + weight);
+        const uint8x16x2_t words = kHalf ? vzipq_u8(low, vorrq_u8(exponents.val[half], others.val[half]))
+                                         : join_bytes(exponents.val[half], low);
         for (std::size_t part = 0; part < 2; ++part) {
-          const std::size_t from = weight + 16 * half + 8 * part;
-          const uint16x8x2_t words =
-              vzipq_u16(vreinterpretq_u16_u8(load(low + 2 * from)), vreinterpretq_u16_u8(top.val[part]));
-          store(into + 4 * from, vreinterpretq_u8_u16(words.val[0]));
-          store(into + 4 * from + 16, vreinterpretq_u8_u16(words.val[1]));
+          const std::size_t from = weight + 8 * part;
+          if constexpr (kSplit == Split::kF32) {
+            const uint16x8x2_t whole =
+                vzipq_u16(vreinterpretq_u16_u8(load(more + 2 * from)), vreinterpretq_u16_u8(words.val[part]));
+            store(into + 4 * from, vreinterpretq_u8_u16(whole.val[0]));
+            store(into + 4 * from + 16, vreinterpretq_u8_u16(whole.val[1]));
+          } else {
+            store(into + 2 * from, words.val[part]);
+          }
         }
       }
     }
@@ -144,7 +118,8 @@ void f32(const std::byte* block, const BlockHeader& header, std::byte* into) {
 }  // namespace
 
 const LoopSet* neon_loops() {
-  static constexpr LoopSet kLoops{sum, find_escapes, {nullptr, bf16, f16, f32}};
+  static constexpr LoopSet kLoops{
+      sum, find_escapes, {nullptr, expand<Split::kBf16>, expand<Split::kF16>, expand<Split::kF32>}};
   return &kLoops;
 }
 
