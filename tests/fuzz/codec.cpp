@@ -8,6 +8,7 @@
 
 #include "fuzz/fuzz_loop.hpp"
 #include "model/codec/tensor.hpp"
+#include "support/compressed_tensor.hpp"
 #include "support/weights_to_compress.hpp"
 
 namespace slip {
@@ -96,8 +97,8 @@ bool one(std::uint64_t seed, std::string& text) {
   const DataType types[] = {DataType::kBF16, DataType::kF16, DataType::kF32, DataType::kU8};
   const DataType type = types[input.below(4)];
   const Bytes original = input.weights(type);
-  Bytes tensor = model::compress_tensor(type, original);
-  require(model::decompress_tensor(tensor, "good") == original, "a sound tensor does not come back");
+  Bytes tensor = test::compress_tensor(type, original);
+  require(test::decompress_tensor(tensor, "good") == original, "a sound tensor does not come back");
   const bool fixed = input.below(2) == 0;
   if (fixed) tensor = with_right_checks(input, tensor);
   else if (input.below(4) == 0) tensor.resize(input.below(tensor.size() + 1));
@@ -105,7 +106,7 @@ bool one(std::uint64_t seed, std::string& text) {
   text = std::to_string(tensor.size()) + " bytes of " + data_type_name(type);
   Bytes weights;
   try {
-    weights = model::decompress_tensor(tensor, "damaged");
+    weights = test::decompress_tensor(tensor, "damaged");
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kParse) throw;
     return false;

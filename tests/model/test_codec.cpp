@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "model/codec/tensor.hpp"
+#include "support/compressed_tensor.hpp"
 #include "support/errors.hpp"
 #include "support/weights_to_compress.hpp"
 
@@ -116,7 +117,7 @@ TEST(Codec, BlocksWithManyEscapesOfBothKindsComeBack) {
 TEST(Codec, WeightsLikeTrainedOnesReachTheirRatio) {
   const auto ratio = [](DataType type) {
     const Bytes weights = normal_weights(type, 64 * kBlock, 19);
-    return static_cast<double>(weights.size()) / static_cast<double>(model::compress_tensor(type, weights).size());
+    return static_cast<double>(weights.size()) / static_cast<double>(test::compress_tensor(type, weights).size());
   };
   EXPECT_GE(ratio(DataType::kBF16), 1.43);
   EXPECT_GE(ratio(DataType::kF16), 1.12);
@@ -126,9 +127,9 @@ TEST(Codec, WeightsLikeTrainedOnesReachTheirRatio) {
 TEST(Codec, RandomBitsGrowByLessThanATenthOfAPercent) {
   for (const DataType type : {DataType::kBF16, DataType::kF32, DataType::kI8, DataType::kF64}) {
     const Bytes weights = random_bits(std::size_t{64} * 16384, 23);
-    const Bytes tensor = model::compress_tensor(type, weights);
+    const Bytes tensor = test::compress_tensor(type, weights);
     EXPECT_LE(tensor.size(), weights.size() + weights.size() / 1000) << data_type_name(type);
-    EXPECT_EQ(model::decompress_tensor(tensor, "it"), weights);
+    EXPECT_EQ(test::decompress_tensor(tensor, "it"), weights);
   }
 }
 
@@ -139,32 +140,32 @@ TEST(Codec, TensorsOfEverySizeComeBack) {
                                     std::size_t{kBlock + 1}, std::size_t{3 * kBlock + 17}}) {
       Bytes weights = model::split_of(type) == Split::kBytes ? random_bits(count * size, count)
                                                              : normal_weights(type, count, count);
-      EXPECT_EQ(model::decompress_tensor(model::compress_tensor(type, weights), "it"), weights) << count;
+      EXPECT_EQ(test::decompress_tensor(test::compress_tensor(type, weights), "it"), weights) << count;
     }
   }
 }
 
 TEST(Codec, TheSameWeightsGiveTheSameBytes) {
   const Bytes weights = wide_weights(DataType::kBF16, 3 * kBlock, 5, 30);
-  EXPECT_EQ(model::compress_tensor(DataType::kBF16, weights), model::compress_tensor(DataType::kBF16, weights));
+  EXPECT_EQ(test::compress_tensor(DataType::kBF16, weights), test::compress_tensor(DataType::kBF16, weights));
 }
 
 TEST(Codec, AnyFlippedBitOfATensorIsFound) {
   for (const DataType type : kSplitTypes) {
     Bytes tensor =
-        model::compress_tensor(type, wide_weights(type, kBlock / 8 + 5, 31, type == DataType::kF16 ? 10 : 40));
+        test::compress_tensor(type, wide_weights(type, kBlock / 8 + 5, 31, type == DataType::kF16 ? 10 : 40));
     ASSERT_LT(tensor.size(), (kBlock / 8 + 5) * bytes_of(type));
     for (std::size_t bit = 0; bit < 8 * tensor.size(); ++bit) {
       tensor[bit / 8] ^= static_cast<std::byte>(1U << bit % 8);
-      EXPECT_THROW(model::decompress_tensor(tensor, "it"), Error) << data_type_name(type) << " bit " << bit;
+      EXPECT_THROW(test::decompress_tensor(tensor, "it"), Error) << data_type_name(type) << " bit " << bit;
       tensor[bit / 8] ^= static_cast<std::byte>(1U << bit % 8);
     }
-    EXPECT_NO_THROW(model::decompress_tensor(tensor, "it"));
+    EXPECT_NO_THROW(test::decompress_tensor(tensor, "it"));
   }
 }
 
 TEST(Codec, TwoFlippedBitsAndSwappedWordsAreFound) {
-  const Bytes tensor = model::compress_tensor(DataType::kBF16, normal_weights(DataType::kBF16, kBlock, 37));
+  const Bytes tensor = test::compress_tensor(DataType::kBF16, normal_weights(DataType::kBF16, kBlock, 37));
   std::mt19937_64 random(41);
   for (int i = 0; i < 3000; ++i) {
     Bytes bad = tensor;
@@ -179,26 +180,26 @@ TEST(Codec, TwoFlippedBitsAndSwappedWordsAreFound) {
                        bad.begin() + static_cast<std::ptrdiff_t>(b));
       if (bad == tensor) continue;
     }
-    EXPECT_THROW(model::decompress_tensor(bad, "it"), Error) << i;
+    EXPECT_THROW(test::decompress_tensor(bad, "it"), Error) << i;
   }
 }
 
 TEST(Codec, FaultsNameTheTensorAndTheBlock) {
-  const Bytes tensor = model::compress_tensor(DataType::kBF16, normal_weights(DataType::kBF16, 3 * kBlock, 43));
+  const Bytes tensor = test::compress_tensor(DataType::kBF16, normal_weights(DataType::kBF16, 3 * kBlock, 43));
   const model::BlockTable table = model::BlockTable::parse(tensor, tensor.size(), "w");
   Bytes bad = tensor;
   bad[table.head_bytes() + table.begin(1) + 100] ^= std::byte{1};
-  EXPECT_TRUE(fails([&] { model::decompress_tensor(bad, "'f': tensor 'w'"); }, ErrorCode::kParse,
+  EXPECT_TRUE(fails([&] { test::decompress_tensor(bad, "'f': tensor 'w'"); }, ErrorCode::kParse,
                     {"'f': tensor 'w'", "block 1 of 3", "checksum"}));
   bad = tensor;
   bad[4] = std::byte{9};
-  EXPECT_TRUE(fails([&] { model::decompress_tensor(bad, "w"); }, ErrorCode::kParse, {"version 9", "knows 1"}));
+  EXPECT_TRUE(fails([&] { test::decompress_tensor(bad, "w"); }, ErrorCode::kParse, {"version 9", "knows 1"}));
   bad = tensor;
   bad.resize(bad.size() - 16);
-  EXPECT_TRUE(fails([&] { model::decompress_tensor(bad, "w"); }, ErrorCode::kParse, {"cut short"}));
-  EXPECT_TRUE(fails([&] { model::decompress_tensor(Bytes(7), "w"); }, ErrorCode::kParse, {"7 bytes", "cut short"}));
+  EXPECT_TRUE(fails([&] { test::decompress_tensor(bad, "w"); }, ErrorCode::kParse, {"cut short"}));
+  EXPECT_TRUE(fails([&] { test::decompress_tensor(Bytes(7), "w"); }, ErrorCode::kParse, {"7 bytes", "cut short"}));
   EXPECT_TRUE(
-      fails([&] { model::decompress_tensor(Bytes(64), "w"); }, ErrorCode::kParse, {"it begins with 0x00000000"}));
+      fails([&] { test::decompress_tensor(Bytes(64), "w"); }, ErrorCode::kParse, {"it begins with 0x00000000"}));
   EXPECT_TRUE(
       fails([] { model::BlockTable(Split::kBf16, std::uint64_t{1} << 50); }, ErrorCode::kInvalidValue, {"at most"}));
   EXPECT_TRUE(

@@ -8,6 +8,7 @@
 #include "model/compressed_files.hpp"
 #include "model/tensor_folder.hpp"
 #include "store/partial_file.hpp"
+#include "support/compressed_tensor.hpp"
 #include "support/errors.hpp"
 #include "support/weights_to_compress.hpp"
 
@@ -80,7 +81,7 @@ TEST_F(CompressedFiles, EveryReaderOpensThem) {
   EXPECT_EQ(tensor.offset % 16, 0U);
   Bytes bytes(tensor.bytes);
   file.read(tensor.offset, bytes.data(), bytes.size(), {});
-  EXPECT_EQ(model::decompress_tensor(bytes, "w"), test::normal_weights(DataType::kBF16, 20'000, 1));
+  EXPECT_EQ(test::decompress_tensor(bytes, "w"), test::normal_weights(DataType::kBF16, 20'000, 1));
   const auto has = [&](const char* key, const char* value) {
     return std::ranges::count(header.metadata, std::pair<std::string, std::string>(key, value)) == 1;
   };

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "support/compressed_tensor.hpp"
 #include "support/decompressed.hpp"
 #include "support/weights_to_compress.hpp"
 
@@ -58,7 +59,7 @@ inline bool is_untouched(const Bytes& bytes, std::size_t from, std::size_t to) {
 
 inline void expect_bits_come_back(const Device& device) {
   for (const CompressedCase& one : compressed_cases()) {
-    const Bytes tensor = model::compress_tensor(one.type, one.weights);
+    const Bytes tensor = compress_tensor(one.type, one.weights);
     const model::BlockTable table = model::BlockTable::parse(tensor, tensor.size(), one.name);
     const std::span<const std::byte> blocks = std::span(tensor).subspan(table.head_bytes());
     for (const DecompressWay way : {DecompressWay{}, DecompressWay{.verify = false}, DecompressWay{.shift = 4}}) {
@@ -80,7 +81,7 @@ inline void expect_damage_is_reported(const Device& device) {
   std::mt19937_64 random(13);
   for (const DataType type : {DataType::kBF16, DataType::kF16, DataType::kF32}) {
     const Bytes weights = wide_weights(type, 3 * 8192 + 100, 14, type == DataType::kF16 ? 10 : 40);
-    const Bytes tensor = model::compress_tensor(type, weights);
+    const Bytes tensor = compress_tensor(type, weights);
     const model::BlockTable table = model::BlockTable::parse(tensor, tensor.size(), "it");
     for (int i = 0; i < 60; ++i) {
       Bytes blocks(tensor.begin() + static_cast<std::ptrdiff_t>(table.head_bytes()), tensor.end());
@@ -111,7 +112,7 @@ inline void expect_hostile_blocks_do_no_harm(const Device& device) {
   for (int i = 0; i < 300; ++i) {
     const DataType type = std::array{DataType::kBF16, DataType::kF16, DataType::kF32}[random() % 3];
     const std::size_t count = 8192 + 1 + random() % 8000;
-    const Bytes tensor = model::compress_tensor(type, wide_weights(type, count, 16, type == DataType::kF16 ? 10 : 40));
+    const Bytes tensor = compress_tensor(type, wide_weights(type, count, 16, type == DataType::kF16 ? 10 : 40));
     const model::BlockTable good = model::BlockTable::parse(tensor, tensor.size(), "it");
     model::BlockTable table(good.split(), good.weights());
     Bytes blocks(tensor.begin() + static_cast<std::ptrdiff_t>(good.head_bytes()), tensor.end());

@@ -200,23 +200,4 @@ void decode_blocks(const BlockTable& table, std::size_t first, std::size_t count
   });
 }
 
-std::vector<std::byte> compress_tensor(DataType type, std::span<const std::byte> weights, Here here) {
-  const Split split = split_of(type);
-  if (weights.size() % weight_bytes(split) != 0)
-    base::fail(ErrorCode::kInvalidValue, here, "{} bytes are not a whole number of {} weights", weights.size(),
-               data_type_name(type));
-  BlockTable table(split, weights.size() / weight_bytes(split), here);
-  const EncodedBlocks blocks = encode_blocks(table, 0, table.blocks(), weights, here);
-  std::vector<std::byte> result = table.head();
-  result.insert(result.end(), blocks.data(), blocks.data() + blocks.size());
-  return result;
-}
-
-std::vector<std::byte> decompress_tensor(std::span<const std::byte> tensor, const std::string& what, Here here) {
-  const BlockTable table = BlockTable::parse(tensor, tensor.size(), what, here);
-  std::vector<std::byte> result(table.weights_bytes());
-  decode_blocks(table, 0, table.blocks(), tensor.subspan(table.head_bytes()), result, what, here);
-  return result;
-}
-
 }  // namespace slip::model

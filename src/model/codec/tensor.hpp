@@ -97,9 +97,4 @@ EncodedBlocks encode_blocks(BlockTable& table, std::size_t first, std::size_t co
 void decode_blocks(const BlockTable& table, std::size_t first, std::size_t count, std::span<const std::byte> blocks,
                    std::span<std::byte> into, const std::string& what, Here here = Here::at());
 
-// A whole tensor in memory. Types without a Split are stored as bytes.
-std::vector<std::byte> compress_tensor(DataType type, std::span<const std::byte> weights, Here here = Here::at());
-std::vector<std::byte> decompress_tensor(std::span<const std::byte> tensor, const std::string& what,
-                                         Here here = Here::at());
-
 }  // namespace slip::model
