@@ -93,48 +93,32 @@ File File::open(const std::string& path, Here here) {
   File file;
   file.path_ = path;
   // O_NONBLOCK: opening a named pipe must fail instead of blocking. It has no effect on files.
-  file.descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-  if (file.descriptor_ < 0) base::fail(ErrorCode::kIo, here, "cannot open '{}': {}", path, std::strerror(errno));
-  file.state_ = status_of(file.descriptor_, path, here);
+  file.descriptor_.reset(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  if (file.descriptor() < 0) base::fail(ErrorCode::kIo, here, "cannot open '{}': {}", path, std::strerror(errno));
+  file.state_ = status_of(file.descriptor(), path, here);
   if (!S_ISREG(file.state_.st_mode)) base::fail(ErrorCode::kIo, here, "'{}' is not a file", path);
   // BlockReader does its own read-ahead; the kernel's would only fill the page cache.
-  ::posix_fadvise(file.descriptor_, 0, 0, POSIX_FADV_RANDOM);
+  ::posix_fadvise(file.descriptor(), 0, 0, POSIX_FADV_RANDOM);
   file.open_direct();
   return file;
 }
 
 // Reopens the descriptor, not the path, so that both descriptors refer to the same file even if the path was replaced.
 void File::open_direct() {
-  const int direct = ::open(fmt::format("/proc/self/fd/{}", descriptor_).c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT);
-  if (direct < 0) return;
-  const std::size_t alignment = alignment_of(direct);
-  if (alignment == 0 || alignment > kMaxDirectAlignment) {
-    ::close(direct);
-    return;
-  }
-  direct_ = direct;
+  base::OwnedDescriptor direct(
+      ::open(fmt::format("/proc/self/fd/{}", descriptor()).c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT));
+  if (direct.number() < 0) return;
+  const std::size_t alignment = alignment_of(direct.number());
+  if (alignment == 0 || alignment > kMaxDirectAlignment) return;
+  direct_ = std::move(direct);
   direct_alignment_ = alignment;
-}
-
-File& File::operator=(File&& other) noexcept {
-  std::swap(path_, other.path_);
-  std::swap(descriptor_, other.descriptor_);
-  std::swap(direct_, other.direct_);
-  std::swap(direct_alignment_, other.direct_alignment_);
-  std::swap(state_, other.state_);
-  return *this;
-}
-
-File::~File() {
-  if (descriptor_ >= 0) ::close(descriptor_);
-  if (direct_ >= 0) ::close(direct_);
 }
 
 std::size_t File::read_up_to(std::uint64_t offset, void* into, std::size_t bytes, int& error) const {
   std::size_t got = 0;
   for (error = 0; got < bytes && error == 0;) {
     const ssize_t more =
-        ::pread(descriptor_, static_cast<char*>(into) + got, bytes - got, static_cast<off_t>(offset + got));
+        ::pread(descriptor(), static_cast<char*>(into) + got, bytes - got, static_cast<off_t>(offset + got));
     if (more == 0) break;
     if (more > 0) got += static_cast<std::size_t>(more);
     else if (errno != EINTR) error = errno;
@@ -155,7 +139,7 @@ void File::read(std::uint64_t offset, void* into, std::size_t bytes, Here here) 
 }
 
 void File::require_unchanged(Here here) const {
-  const struct stat status = status_of(descriptor_, path_, here);
+  const struct stat status = status_of(descriptor(), path_, here);
   if (same_bytes(status, state_)) return;
   if (status.st_size == state_.st_size)
     base::fail(ErrorCode::kIo, here,

@@ -9,9 +9,9 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
+#include "base/descriptor.hpp"
 #include "slip/error.hpp"
 
 namespace slip::store {
@@ -24,11 +24,6 @@ class File {
   // Opens a file for reading. Throws kIo with the path and the reason.
   static File open(const std::string& path, Here here = Here::at());
 
-  File() = default;
-  File(File&& other) noexcept { *this = std::move(other); }
-  File& operator=(File&& other) noexcept;
-  ~File();
-
   // Reads all the bytes, or throws kIo with the path, the offset and the bytes found. Thread-safe.
   void read(std::uint64_t offset, void* into, std::size_t bytes, Here here = Here::at()) const;
   // Returns the number of bytes read: fewer than `bytes` at the end of the file, or if `error` is set to an errno.
@@ -38,18 +33,17 @@ class File {
 
   const std::string& path() const { return path_; }
   std::uint64_t size() const { return static_cast<std::uint64_t>(state_.st_size); }
-  int descriptor() const { return descriptor_; }
+  int descriptor() const { return descriptor_.number(); }
   // For direct I/O, which bypasses the page cache. The descriptor is -1 if the file system does not support it. The
   // alignment is required of offsets, lengths and addresses.
-  int direct_descriptor() const { return direct_; }
+  int direct_descriptor() const { return direct_.number(); }
   std::size_t direct_alignment() const { return direct_alignment_; }
 
  private:
   void open_direct();
 
   std::string path_;
-  int descriptor_ = -1;
-  int direct_ = -1;
+  base::OwnedDescriptor descriptor_, direct_;
   std::size_t direct_alignment_ = 1;
   struct stat state_ {};  // at the time of opening
 };

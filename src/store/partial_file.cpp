@@ -26,31 +26,23 @@ PartialFile::PartialFile(const std::string& path, Here here) : path_(path), part
 // False: after open() another process renamed or removed the file and released its lock. Then this lock is on a file
 // that no longer has this name, perhaps on a finished one, which must not be written.
 bool PartialFile::open_locked() {
-  const int file = ::open(partial_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
-  if (file < 0) fail("cannot open for writing", errno);
+  base::OwnedDescriptor file(::open(partial_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666));
+  if (file.number() < 0) fail("cannot open for writing", errno);
   // flock, not a lock file: it ends with the process, however that ends.
-  if (::flock(file, LOCK_EX | LOCK_NB) != 0) {
-    const int error = errno;
-    ::close(file);
-    if (error == EWOULDBLOCK) base::fail(ErrorCode::kIo, here_, "'{}' is being written by another process", partial_);
-    fail("cannot lock", error);
+  if (::flock(file.number(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno == EWOULDBLOCK) base::fail(ErrorCode::kIo, here_, "'{}' is being written by another process", partial_);
+    fail("cannot lock", errno);
   }
   struct stat opened {};
   struct stat named {};
-  const bool named_known = ::fstat(file, &opened) == 0 && ::lstat(partial_.c_str(), &named) == 0;
-  const int error = named_known ? 0 : errno;
-  if (!named_known || opened.st_dev != named.st_dev || opened.st_ino != named.st_ino) {
-    ::close(file);
-    if (error != 0 && error != ENOENT) fail("cannot read the status of", error);
+  if (::fstat(file.number(), &opened) != 0 || ::lstat(partial_.c_str(), &named) != 0) {
+    if (errno != ENOENT) fail("cannot read the status of", errno);
     return false;
   }
-  file_ = file;
+  if (opened.st_dev != named.st_dev || opened.st_ino != named.st_ino) return false;
+  file_ = std::move(file);
   size_ = static_cast<std::uint64_t>(opened.st_size);
   return true;
-}
-
-PartialFile::~PartialFile() {
-  if (file_ >= 0) ::close(file_);
 }
 
 void PartialFile::fail(const char* what, int error) const {
@@ -59,7 +51,7 @@ void PartialFile::fail(const char* what, int error) const {
 
 bool PartialFile::read(std::uint64_t offset, std::span<std::byte> into) const {
   while (!into.empty()) {
-    const ssize_t got = ::pread(file_, into.data(), into.size(), static_cast<off_t>(offset));
+    const ssize_t got = ::pread(file_.number(), into.data(), into.size(), static_cast<off_t>(offset));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) fail("cannot read", errno);
     if (got == 0) return false;
@@ -71,7 +63,7 @@ bool PartialFile::read(std::uint64_t offset, std::span<std::byte> into) const {
 
 void PartialFile::write(std::uint64_t offset, std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
-    const ssize_t put = ::pwrite(file_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    const ssize_t put = ::pwrite(file_.number(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
     if (put < 0 && errno == EINTR) continue;
     if (put <= 0) fail("cannot write", put < 0 ? errno : ENOSPC);
     offset += static_cast<std::uint64_t>(put);
@@ -81,12 +73,12 @@ void PartialFile::write(std::uint64_t offset, std::span<const std::byte> bytes) 
 }
 
 void PartialFile::truncate(std::uint64_t size) {
-  if (::ftruncate(file_, static_cast<off_t>(size)) != 0) fail("cannot truncate", errno);
+  if (::ftruncate(file_.number(), static_cast<off_t>(size)) != 0) fail("cannot truncate", errno);
   size_ = size;
 }
 
 void PartialFile::finish() {
-  if (::fsync(file_) != 0) fail("cannot write", errno);
+  if (::fsync(file_.number()) != 0) fail("cannot write", errno);
   if (::renameat2(AT_FDCWD, partial_.c_str(), AT_FDCWD, path_.c_str(), RENAME_NOREPLACE) == 0) return;
   // Some file systems do not support RENAME_NOREPLACE. There link() and unlink() replace it: link() also fails if the
   // name exists. They come second, because a process that is killed between the two calls leaves both names.

@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 
+#include "base/descriptor.hpp"
 #include "slip/error.hpp"
 
 namespace slip::store {
@@ -16,9 +17,6 @@ class PartialFile {
  public:
   // Opens or makes PATH.partial. Throws kIo with the path and the reason; also if another process writes it.
   PartialFile(const std::string& path, Here here);
-  ~PartialFile();
-  PartialFile(const PartialFile&) = delete;
-  PartialFile& operator=(const PartialFile&) = delete;
 
   static std::string partial_path(const std::string& path) { return path + ".partial"; }
 
@@ -38,7 +36,7 @@ class PartialFile {
 
   std::string path_, partial_;
   Here here_;
-  int file_ = -1;
+  base::OwnedDescriptor file_;
   std::uint64_t size_ = 0;
 };
 

@@ -1,35 +1,15 @@
-// OwnedDescriptor: a file descriptor that is closed with the object. AbortFlag: set once by any thread, never reset; it
-// ends every wait that checks it. The flag has a descriptor, because only a descriptor can end a poll for a socket.
+// AbortFlag: set once by any thread, never reset; it ends every wait that checks it. The flag has a descriptor, because
+// only a descriptor can end a poll for a socket.
 #pragma once
 
-#include <unistd.h>
-
 #include <atomic>
-#include <utility>
 
+#include "base/descriptor.hpp"
 #include "base/sync.hpp"
 
 namespace slip::transport {
 
-class OwnedDescriptor {
- public:
-  OwnedDescriptor() = default;
-  explicit OwnedDescriptor(int number) : number_(number) {}
-  ~OwnedDescriptor() { reset(); }
-  OwnedDescriptor(OwnedDescriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
-  OwnedDescriptor& operator=(OwnedDescriptor&& other) noexcept {
-    reset(std::exchange(other.number_, -1));
-    return *this;
-  }
-  int number() const noexcept { return number_; }  // -1: none
-  void reset(int number = -1) noexcept {
-    if (number_ >= 0) ::close(number_);
-    number_ = number;
-  }
-
- private:
-  int number_ = -1;
-};
+using base::OwnedDescriptor;
 
 class AbortFlag {
  public:
