@@ -52,7 +52,7 @@ ReadBlock::Step ReadBlock::advance(const ReadRange& range, std::int64_t result, 
   if (result == -EINTR || result == -EAGAIN) return Step::kAgain;
   if (result == -EINVAL && range.direct()) {  // the file system refuses a direct read: read through the page cache
     int error = 0;
-    const std::size_t got = range.file->read_up_to(offset_, target_, bytes_, error);
+    const std::size_t got = read_up_to(range.file->descriptor(), offset_, target_, bytes_, error);
     fault = {error, offset_, bytes_, got};
     return got == bytes_ ? Step::kDone : Step::kFailed;
   }

@@ -114,21 +114,9 @@ void File::open_direct() {
   direct_alignment_ = alignment;
 }
 
-std::size_t File::read_up_to(std::uint64_t offset, void* into, std::size_t bytes, int& error) const {
-  std::size_t got = 0;
-  for (error = 0; got < bytes && error == 0;) {
-    const ssize_t more =
-        ::pread(descriptor(), static_cast<char*>(into) + got, bytes - got, static_cast<off_t>(offset + got));
-    if (more == 0) break;
-    if (more > 0) got += static_cast<std::size_t>(more);
-    else if (errno != EINTR) error = errno;
-  }
-  return got;
-}
-
 void File::read(std::uint64_t offset, void* into, std::size_t bytes, Here here) const {
   int error = 0;
-  const std::size_t got = read_up_to(offset, into, bytes, error);
+  const std::size_t got = read_up_to(descriptor(), offset, into, bytes, error);
   if (error != 0)
     base::fail(ErrorCode::kIo, here, "cannot read {} bytes at {} of '{}': {}", bytes, offset, path_,
                std::strerror(error));
@@ -148,6 +136,18 @@ void File::require_unchanged(Here here) const {
                path_, size());
   base::fail(ErrorCode::kIo, here, "'{}' was changed while it was being used: {} bytes now, {} when it was opened",
              path_, status.st_size, size());
+}
+
+std::size_t read_up_to(int descriptor, std::uint64_t offset, void* into, std::size_t bytes, int& error) {
+  std::size_t got = 0;
+  for (error = 0; got < bytes && error == 0;) {
+    const ssize_t more =
+        ::pread(descriptor, static_cast<char*>(into) + got, bytes - got, static_cast<off_t>(offset + got));
+    if (more == 0) break;
+    if (more > 0) got += static_cast<std::size_t>(more);
+    else if (errno != EINTR) error = errno;
+  }
+  return got;
 }
 
 bool is_folder(const std::string& path) {

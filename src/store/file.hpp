@@ -26,8 +26,6 @@ class File {
 
   // Reads all the bytes, or throws kIo with the path, the offset and the bytes found. Thread-safe.
   void read(std::uint64_t offset, void* into, std::size_t bytes, Here here = Here::at()) const;
-  // Returns the number of bytes read: fewer than `bytes` at the end of the file, or if `error` is set to an errno.
-  std::size_t read_up_to(std::uint64_t offset, void* into, std::size_t bytes, int& error) const;
   // Throws kIo if the file has another size or was written since it was opened.
   void require_unchanged(Here here = Here::at()) const;
 
@@ -47,6 +45,9 @@ class File {
   std::size_t direct_alignment_ = 1;
   struct stat state_ {};  // at the time of opening
 };
+
+// Returns the number of bytes read: fewer than `bytes` at the end of the file, or if `error` is set to an errno.
+std::size_t read_up_to(int descriptor, std::uint64_t offset, void* into, std::size_t bytes, int& error);
 
 bool is_folder(const std::string& path);
 // Sorted names of the files in a folder that end with `ending`. Throws kIo with the path and the reason.

@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "base/fail.hpp"
+#include "store/file.hpp"
 
 namespace slip::store {
 
@@ -50,15 +51,10 @@ void PartialFile::fail(const char* what, int error) const {
 }
 
 bool PartialFile::read(std::uint64_t offset, std::span<std::byte> into) const {
-  while (!into.empty()) {
-    const ssize_t got = ::pread(file_.number(), into.data(), into.size(), static_cast<off_t>(offset));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) fail("cannot read", errno);
-    if (got == 0) return false;
-    offset += static_cast<std::uint64_t>(got);
-    into = into.subspan(static_cast<std::size_t>(got));
-  }
-  return true;
+  int error = 0;
+  const std::size_t got = read_up_to(file_.number(), offset, into.data(), into.size(), error);
+  if (error != 0) fail("cannot read", error);
+  return got == into.size();
 }
 
 void PartialFile::write(std::uint64_t offset, std::span<const std::byte> bytes) {
