@@ -1,6 +1,7 @@
 // The decoder of blocks on the host: checksums, the portable loops, and escapes.
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <optional>
 
 #include "model/codec/loops.hpp"
@@ -49,14 +50,16 @@ std::uint32_t portable_escapes(const std::byte* codes, std::uint32_t lanes, Esca
 
 constexpr LoopSet kPortableLoops{.sum = portable_sum, .find_escapes = portable_escapes};
 
-const LoopSet& set_of(CodecLoops loops) {
-  switch (loops) {
-    case CodecLoops::kAvx2: return *avx2_loops();
-    case CodecLoops::kAvx512: return *avx512_loops();
-    case CodecLoops::kNeon: return *neon_loops();
-    case CodecLoops::kPortable: break;
-  }
-  return kPortableLoops;
+struct NamedLoops {
+  const char* name;
+  const LoopSet* set;  // null: this processor cannot run them
+};
+
+// By CodecLoops: the last one that this processor can run is the fastest.
+const NamedLoops& loops_of(CodecLoops loops) {
+  static const NamedLoops kAll[] = {
+      {"portable", &kPortableLoops}, {"AVX2", avx2_loops()}, {"AVX-512", avx512_loops()}, {"NEON", neon_loops()}};
+  return kAll[static_cast<std::size_t>(loops)];
 }
 
 // Number of far escapes among the first `count` of a list.
@@ -185,36 +188,17 @@ const char* fault_text(BlockFault fault) {
   return "unknown fault";
 }
 
-bool has_loops(CodecLoops loops) {
-  switch (loops) {
-    case CodecLoops::kPortable: return true;
-    case CodecLoops::kAvx2: return avx2_loops() != nullptr;
-    case CodecLoops::kAvx512: return avx512_loops() != nullptr;
-    case CodecLoops::kNeon: return neon_loops() != nullptr;
-  }
-  return false;
-}
+bool has_loops(CodecLoops loops) { return loops_of(loops).set != nullptr; }
 
-const char* loops_name(CodecLoops loops) {
-  switch (loops) {
-    case CodecLoops::kPortable: return "portable";
-    case CodecLoops::kAvx2: return "AVX2";
-    case CodecLoops::kAvx512: return "AVX-512";
-    case CodecLoops::kNeon: return "NEON";
-  }
-  return "unknown";
-}
+const char* loops_name(CodecLoops loops) { return loops_of(loops).name; }
 
 CodecLoops best_loops() {
-  static const CodecLoops kBest = has_loops(CodecLoops::kAvx512) ? CodecLoops::kAvx512
-                                  : has_loops(CodecLoops::kAvx2) ? CodecLoops::kAvx2
-                                  : has_loops(CodecLoops::kNeon) ? CodecLoops::kNeon
-                                                                 : CodecLoops::kPortable;
+  static const CodecLoops kBest = *std::find_if(std::rbegin(kAllCodecLoops), std::rend(kAllCodecLoops), has_loops);
   return kBest;
 }
 
 std::uint64_t weighted_sum(const std::byte* block, std::size_t bytes, CodecLoops loops) {
-  return set_of(loops).sum(block, bytes);
+  return loops_of(loops).set->sum(block, bytes);
 }
 
 BlockFault decode_block(Split split, std::span<const std::byte> block, const BlockId& id, std::byte* into,
@@ -222,7 +206,7 @@ BlockFault decode_block(Split split, std::span<const std::byte> block, const Blo
   if (id.weights == 0 || id.weights > block_weights(split)) return BlockFault::kSize;
   const std::uint32_t raw = raw_block_bytes(split, id.weights);
   if (block.size() > raw || block.size() % kBlockAlignment != 0) return BlockFault::kSize;
-  const LoopSet& set = set_of(loops);
+  const LoopSet& set = *loops_of(loops).set;
   const std::size_t bytes = std::size_t{id.weights} * weight_bytes(split);
   const auto is_changed = [&] {
     return set.sum(block.data(), block.size()) + checksum_seed(id.index, id.weights) != id.checksum;
