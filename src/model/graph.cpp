@@ -4,6 +4,7 @@
 #include <array>
 #include <atomic>
 #include <cmath>
+#include <initializer_list>
 #include <limits>
 
 #include "base/fail.hpp"
@@ -262,8 +263,8 @@ class Graph::NewOp {
   }
 
   // The result has the type and shape of reads[0].
-  Value add_row_op(const RowOp& op, std::span<const Value> reads) const {
-    const GraphValue x = graph_.values_[reads.front().index];
+  Value add_row_op(const RowOp& op, std::initializer_list<Value> reads) const {
+    const GraphValue x = graph_.values_[reads.begin()->index];
     const std::uint64_t columns = x.shape.back(), elements = elements_of(x);
     const model::RowSizes sizes{x.type, elements / columns, columns, op.epsilon};
     GraphOp made{.name = name_, .kernel = &model::kernel_of(op.kind), .scalars = sizes.scalars()};
@@ -280,7 +281,7 @@ class Graph::NewOp {
 
   Value add_unary(const RowOp& op, Value x) const {
     check_rows(x);
-    return add_row_op(op, {&x, 1});
+    return add_row_op(op, {x});
   }
 
   Value add_alike(const RowOp& op, Value a, Value b) const {
@@ -290,8 +291,7 @@ class Graph::NewOp {
       base::fail(ErrorCode::kInvalidValue, here_,
                  "op '{}': {} and {} are both weights, so its result never changes; store the result as a weight",
                  name_, text_of(first), text_of(graph_.values_[b.index]));
-    const Value reads[] = {a, b};
-    return add_row_op(op, reads);
+    return add_row_op(op, {a, b});
   }
 
  private:
@@ -350,8 +350,7 @@ Value Graph::multiply(std::string name, Value a, Value b, Here here) {
 Value Graph::bias(std::string name, Value x, Value weight, Here here) {
   const NewOp op(*this, std::move(name), here);
   op.check_like(x, weight, {op.check_rows(x).shape.back()});
-  const Value reads[] = {x, weight};
-  return op.add_row_op({model::BuiltIn::kBias, 1}, reads);
+  return op.add_row_op({model::BuiltIn::kBias, 1}, {x, weight});
 }
 
 Value Graph::relu(std::string name, Value x, Here here) {
@@ -370,8 +369,7 @@ Value Graph::rms_norm(std::string name, Value x, Value weight, double epsilon, H
   const NewOp op(*this, name, here);
   check_epsilon(name, epsilon, here);
   op.check_like(x, weight, {op.check_rows(x).shape.back()});
-  const Value reads[] = {x, weight};
-  return op.add_row_op({model::BuiltIn::kRmsNorm, 4, epsilon}, reads);
+  return op.add_row_op({model::BuiltIn::kRmsNorm, 4, epsilon}, {x, weight});
 }
 
 Value Graph::layer_norm(std::string name, Value x, Value weight, Value bias, double epsilon, Here here) {
@@ -380,8 +378,7 @@ Value Graph::layer_norm(std::string name, Value x, Value weight, Value bias, dou
   const Shape columns = {op.check_rows(x).shape.back()};
   op.check_like(x, weight, columns);
   op.check_like(x, bias, columns);
-  const Value reads[] = {x, weight, bias};
-  return op.add_row_op({model::BuiltIn::kLayerNorm, 8, epsilon}, reads);
+  return op.add_row_op({model::BuiltIn::kLayerNorm, 8, epsilon}, {x, weight, bias});
 }
 
 }  // namespace slip
