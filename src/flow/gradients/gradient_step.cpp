@@ -23,23 +23,17 @@ const char* compression_name(Compression compression) {
 namespace slip::flow {
 namespace {
 
-template <class Small>
-void pack(const Args& args) {
-  const std::span<const float> from = args.in<float>(0);
-  const std::span<Small> to = args.out<Small>(0);
-  for (std::size_t i = 0; i < from.size(); ++i) to[i] = base::from_float<Small>(from[i]);
-}
-template <class Small>
-void unpack(const Args& args) {
-  const std::span<const Small> from = args.in<Small>(0);
-  const std::span<float> to = args.out<float>(0);
-  for (std::size_t i = 0; i < from.size(); ++i) to[i] = base::to_float(from[i]);
+template <class To, class From>
+void convert(const Args& args) {
+  const std::span<const From> from = args.in<From>(0);
+  const std::span<To> to = args.out<To>(0);
+  for (std::size_t i = 0; i < from.size(); ++i) to[i] = base::from_float<To>(base::to_float(from[i]));
 }
 
-const Kernel kPackF16{"gradients to f16", pack<base::F16>, cuda::pack_f16},
-    kUnpackF16{"gradients from f16", unpack<base::F16>, cuda::unpack_f16},
-    kPackBf16{"gradients to bf16", pack<base::Bf16>, cuda::pack_bf16},
-    kUnpackBf16{"gradients from bf16", unpack<base::Bf16>, cuda::unpack_bf16};
+const Kernel kPackF16{"gradients to f16", convert<base::F16, float>, cuda::pack_f16},
+    kUnpackF16{"gradients from f16", convert<float, base::F16>, cuda::unpack_f16},
+    kPackBf16{"gradients to bf16", convert<base::Bf16, float>, cuda::pack_bf16},
+    kUnpackBf16{"gradients from bf16", convert<float, base::Bf16>, cuda::unpack_bf16};
 
 }  // namespace
 
