@@ -27,10 +27,8 @@ class GradientNorm {
   Range own_total() const { return totals_.slice(sizeof(double), sizeof(double)); }
 
   Range norm() const { return norm_; }
-  std::vector<Buffer> release_memory() {  // of an object that is no longer used
-    std::vector<Buffer> all;
-    for (Buffer* const one : {&squares_, &parts_, &totals_, &norm_}) all.push_back(std::move(*one));
-    return all;
+  void release_memory(std::vector<Buffer>& to) {  // of an object that is no longer used
+    for (Buffer* const one : {&squares_, &parts_, &totals_, &norm_}) to.push_back(std::move(*one));
   }
 
  private:

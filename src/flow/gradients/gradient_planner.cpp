@@ -49,13 +49,6 @@ bool PlanExchange::take_plan(BucketPlan& into, Here here) {
   return true;
 }
 
-std::vector<Buffer> PlanExchange::release_memory() {
-  std::vector<Buffer> all;
-  all.push_back(std::move(arrivals_));
-  all.push_back(std::move(words_));
-  return all;
-}
-
 GradientPlanner::GradientPlanner(Communicator& comm, const Device& device, std::size_t parameters, ReduceCost cost,
                                  Options options, Here here)
     : comm_(comm),

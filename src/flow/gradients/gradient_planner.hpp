@@ -37,7 +37,9 @@ class PlanExchange {
   void put_plan(const BucketPlan* plan, StreamRef stream, Here here);
   bool take_plan(BucketPlan& into, Here here);  // waits; false: the current plan stays
 
-  std::vector<Buffer> release_memory();  // of an object that is no longer used
+  void release_memory(std::vector<Buffer>& to) {  // of an object that is no longer used
+    for (Buffer* const one : {&arrivals_, &words_}) to.push_back(std::move(*one));
+  }
 
  private:
   Communicator& comm_;
@@ -79,7 +81,7 @@ class GradientPlanner {
   const ReduceCost& cost() const { return cost_; }
   const GradientProfile& profile() const { return profile_; }
 
-  std::vector<Buffer> release_memory() { return exchange_.release_memory(); }
+  void release_memory(std::vector<Buffer>& to) { exchange_.release_memory(to); }
 
  private:
   // A check takes one phase per step: record a step, collect its times, decide, adopt.

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <exception>
-#include <iterator>
 #include <numeric>
 #include <utility>
 
@@ -135,13 +134,10 @@ bool Gradients::State::has_gpu_rank_beside() const {
 void Gradients::State::retire_memory() {
   Retired& kept = retired();
   const base::LockGuard lock(kept.mutex);
-  const auto keep = [&](std::vector<Buffer> some) SLIP_REQUIRES(kept.mutex) {
-    std::move(some.begin(), some.end(), std::back_inserter(kept.memory));
-  };
   kept.memory.push_back(std::move(memory.buffer()));
   if (scratch.bytes() > 0) kept.memory.push_back(std::move(scratch.buffer()));
-  if (norm) keep(norm->release_memory());
-  if (planner) keep(planner->release_memory());
+  if (norm) norm->release_memory(kept.memory);
+  if (planner) planner->release_memory(kept.memory);
 }
 
 void Gradients::State::require_sealed(const char* call, Here here) const {
