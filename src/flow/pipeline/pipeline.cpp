@@ -59,17 +59,17 @@ struct Pipeline::State {
 
   void set_ends(const PipelineSource& source, const PipelineSink& sink, Here here) {
     if (running) throw Error(ErrorCode::kNotReady, "pipeline: a run is under way; finish() it first", here);
-    flow::PipelineEnds ends{.source = source.memory, .sink = sink.memory, .read = source.read, .write = sink.write};
-    if (!ends.read) {
-      runtime::require_range(ends.source, "pipeline source", here);
-      require_end(ends.source, spec.elements * spec.bytes_in, "source", here);
+    flow::PipelineEnds ends{.source = source, .sink = sink};
+    if (!source.read) {
+      runtime::require_range(source.memory, "pipeline source", here);
+      require_end(source.memory, spec.elements * spec.bytes_in, "source", here);
     }
-    if (!ends.write) {
-      runtime::require_range(ends.sink, "pipeline sink", here);
-      require_end(ends.sink, spec.elements * spec.bytes_out, "sink", here);
+    if (!sink.write) {
+      runtime::require_range(sink.memory, "pipeline sink", here);
+      require_end(sink.memory, spec.elements * spec.bytes_out, "sink", here);
     }
-    ends.stage_in = ends.read || is_pageable(ends.source);
-    ends.stage_out = ends.write || is_pageable(ends.sink);
+    ends.stage_in = source.read || is_pageable(source.memory);
+    ends.stage_out = sink.write || is_pageable(sink.memory);
     loop.set_ends(std::move(ends), here);
   }
 

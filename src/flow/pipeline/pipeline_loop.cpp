@@ -101,13 +101,13 @@ void PipelineLoop::issue_chunk(std::uint64_t index, Here here) {
 
 void PipelineLoop::fill_slot(const PipelineEnds& ends, std::uint64_t index) const {
   const Range staged = slot_of(staging_in_, index, spec_.bytes_in);
-  if (ends.read) ends.read(first_of(index), {runtime::address(staged), staged.bytes});
+  if (ends.source.read) ends.source.read(first_of(index), {runtime::address(staged), staged.bytes});
   else std::memcpy(runtime::address(staged), runtime::address(source_of(ends, index)), staged.bytes);
 }
 
 void PipelineLoop::empty_slot(const PipelineEnds& ends, std::uint64_t index) const {
   const Range staged = slot_of(staging_out_, index, spec_.bytes_out);
-  if (ends.write) ends.write(first_of(index), {runtime::address(staged), staged.bytes});
+  if (ends.sink.write) ends.sink.write(first_of(index), {runtime::address(staged), staged.bytes});
   else std::memcpy(runtime::address(sink_of(ends, index)), runtime::address(staged), staged.bytes);
 }
 
@@ -127,9 +127,9 @@ void PipelineLoop::copy_in(std::uint64_t index, Slot& slot, Here here) {
   if (ends.stage_in) {
     const Stream& fill = streams_[kFill];
     fill.wait(slot.copied_in, here);
-    const Range source[] = {ends.read ? Range{} : source_of(ends, index)};
+    const Range source[] = {ends.source.read ? Range{} : source_of(ends, index)};
     fill.host(host_work<&PipelineLoop::fill_slot>(index),
-              {.reads = std::span(source, ends.read ? 0 : 1), .writes = {from}, .name = kFillName}, {}, here);
+              {.reads = std::span(source, ends.source.read ? 0 : 1), .writes = {from}, .name = kFillName}, {}, here);
     fill.record(slot.filled, here);
     in.wait(slot.filled, here);
   }
@@ -162,9 +162,9 @@ void PipelineLoop::copy_out(std::uint64_t index, Slot& slot, Here here) {
   if (!ends.stage_out) return;
   const Stream& empty = streams_[kEmpty];
   empty.wait(slot.copied_out, here);
-  const Range sink[] = {ends.write ? Range{} : sink_of(ends, index)};
+  const Range sink[] = {ends.sink.write ? Range{} : sink_of(ends, index)};
   empty.host(host_work<&PipelineLoop::empty_slot>(index),
-             {.reads = {to}, .writes = std::span(sink, ends.write ? 0 : 1), .name = kEmptyName}, {}, here);
+             {.reads = {to}, .writes = std::span(sink, ends.sink.write ? 0 : 1), .name = kEmptyName}, {}, here);
   empty.record(slot.emptied, here);
 }
 

@@ -18,9 +18,8 @@ namespace slip::flow {
 
 // The source and the sink of a run: memory, or functions that read and write chunks.
 struct PipelineEnds {
-  Range source = {}, sink = {};
-  PipelineSource::Read read = {};
-  PipelineSink::Write write = {};
+  PipelineSource source;
+  PipelineSink sink;
   bool stage_in = false, stage_out = false;  // the source or the sink is copied through pinned slots
   bool same_place = false;  // every chunk uses the beginning of the memory: for predictions and measurements
 };
@@ -65,10 +64,10 @@ class PipelineLoop {
   }
   // The bytes of a chunk in the source, in the sink and in its slot.
   Range source_of(const PipelineEnds& ends, std::uint64_t index) const {
-    return chunk_of(ends.source, ends.same_place ? 0 : first_of(index), index, spec_.bytes_in);
+    return chunk_of(ends.source.memory, ends.same_place ? 0 : first_of(index), index, spec_.bytes_in);
   }
   Range sink_of(const PipelineEnds& ends, std::uint64_t index) const {
-    return chunk_of(ends.sink, ends.same_place ? 0 : first_of(index), index, spec_.bytes_out);
+    return chunk_of(ends.sink.memory, ends.same_place ? 0 : first_of(index), index, spec_.bytes_out);
   }
   Range chunk_of(const Range& end, std::uint64_t first, std::uint64_t index, std::uint64_t element_bytes) const {
     return end.slice(first * element_bytes, elements_of(index) * element_bytes);

@@ -111,25 +111,20 @@ void measure_links(const Device& device, const PipelineSpec& spec, PipelineStage
   zeros.fill(input, 0, "zeros", here);
   zeros.fill(output, 0, "zeros", here);
   zeros.sync(here);
-  if (!known(stages.in))
-    stages.in = measure_link(
-        device, [&](StreamRef stream, std::uint64_t bytes) { stream.copy(input.slice(0, bytes), host.next(bytes)); },
-        in_bytes, in_unit, here);
-  if (!known(stages.out))
-    stages.out = measure_link(
-        device, [&](StreamRef stream, std::uint64_t bytes) { stream.copy(host.next(bytes), output.slice(0, bytes)); },
-        out_bytes, out_unit, here);
-  if (!known(stages.kernels))
-    stages.kernels = measure_link(
-        device,
-        [&](StreamRef stream, std::uint64_t bytes) {
-          const std::uint64_t elements = bytes / spec.bytes_in;
-          spec.issue({.stream = stream,
-                      .input = input.slice(0, elements * spec.bytes_in),
-                      .output = output.slice(0, elements * spec.bytes_out),
-                      .elements = elements});
-        },
-        in_bytes, in_unit, here);
+  const auto measure = [&](LinkCost& link, std::uint64_t bytes, std::uint64_t unit_bytes, const auto& issue) {
+    if (!known(link)) link = measure_link(device, issue, bytes, unit_bytes, here);
+  };
+  measure(stages.in, in_bytes, in_unit,
+          [&](StreamRef stream, std::uint64_t bytes) { stream.copy(input.slice(0, bytes), host.next(bytes)); });
+  measure(stages.out, out_bytes, out_unit,
+          [&](StreamRef stream, std::uint64_t bytes) { stream.copy(host.next(bytes), output.slice(0, bytes)); });
+  measure(stages.kernels, in_bytes, in_unit, [&](StreamRef stream, std::uint64_t bytes) {
+    const std::uint64_t elements = bytes / spec.bytes_in;
+    spec.issue({.stream = stream,
+                .input = input.slice(0, elements * spec.bytes_in),
+                .output = output.slice(0, elements * spec.bytes_out),
+                .elements = elements});
+  });
 }
 
 // The median time of a whole run of the loop. The host memory holds all chunks. If they are together larger than
