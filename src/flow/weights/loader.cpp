@@ -241,43 +241,33 @@ void Loader::fill(std::uint32_t index, std::byte* into) {
 
 // A launch for each part of a compressed group. In a proof without a source the parts are not known: one launch then.
 void Loader::prepare_decoding(Here here) {
-  std::uint64_t launches = 0;
+  std::vector<Decoding*> all;
   for (std::uint32_t i = 0; i < groups_.size(); ++i) {
     if (groups_[i].path != LoadPath::kDecode) continue;
-    const PackedGroup* const packed = packed_of(i);
-    launches += packed ? packed->parts.size() : 1;
-  }
-  if (launches == 0) return;
-  decode_memory_.reports =
-      device_.alloc(launches * sizeof(std::uint64_t), MemoryKind::kPinned, "reports of decoding", here);
-  if (options_.purpose == Purpose::kRun) std::ranges::fill(decode_memory_.reports.host_write<std::uint64_t>(here), 0);
-  std::uint64_t next = 0;
-  const auto report = [&] {
-    return decode_memory_.reports.slice(sizeof(std::uint64_t) * next++, sizeof(std::uint64_t));
-  };
-  for (std::uint32_t i = 0; i < groups_.size(); ++i) {
-    if (groups_[i].path != LoadPath::kDecode) continue;
-    const PackedGroup* const packed = packed_of(i);
     std::vector<Decoding>& decodings = groups_[i].decodings;
-    if (!packed) {
+    if (const PackedGroup* const packed = packed_of(i)) {
+      for (const PackedPart& part : packed->parts)
+        decodings.push_back({.blocks = part.blocks_offset(),
+                             .blocks_bytes = part.blocks_bytes(),
+                             .checksums = part.offset,
+                             .ends = part.ends_offset(),
+                             .count = part.checksums.size(),
+                             .at = part.at,
+                             .bytes = part.bytes,
+                             .scalars = part.sizes.scalars()});
+    } else {
       decodings.push_back({.blocks_bytes = all_.groups[i].compressed_bytes,
-                           .count = 0,
                            .bytes = all_.groups[i].bytes,
-                           .report = report(),
                            .scalars = model::DecompressSizes{}.scalars()});
-      continue;
     }
-    for (const PackedPart& part : packed->parts)
-      decodings.push_back({.blocks = part.blocks_offset(),
-                           .blocks_bytes = part.blocks_bytes(),
-                           .checksums = part.offset,
-                           .ends = part.ends_offset(),
-                           .count = part.checksums.size(),
-                           .at = part.at,
-                           .bytes = part.bytes,
-                           .report = report(),
-                           .scalars = part.sizes.scalars()});
+    for (Decoding& one : decodings) all.push_back(&one);
   }
+  if (all.empty()) return;
+  Buffer& reports = decode_memory_.reports;
+  reports = device_.alloc(all.size() * sizeof(std::uint64_t), MemoryKind::kPinned, "reports of decoding", here);
+  if (options_.purpose == Purpose::kRun) std::ranges::fill(reports.host_write<std::uint64_t>(here), 0);
+  for (std::size_t i = 0; i < all.size(); ++i)
+    all[i]->report = reports.slice(sizeof(std::uint64_t) * i, sizeof(std::uint64_t));
 }
 
 std::uint64_t Loader::slot_bytes(std::uint32_t index) const {

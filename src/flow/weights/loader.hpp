@@ -136,7 +136,7 @@ class Loader final : public GroupLoader {
     std::uint64_t blocks = 0, blocks_bytes = 0, checksums = 0, ends = 0, count = 0;
     std::uint64_t at = 0, bytes = 0;
     Range kept_checksums = {}, kept_ends = {};  // if only blocks are read (reads_blocks)
-    Range report;
+    Range report = {};
     std::vector<Scalar> scalars;
   };
   struct Group {
