@@ -110,15 +110,15 @@ class WeightsPlanner {
   }
 
   std::uint64_t needed_for_all() const { return arena_.bytes + all_bytes_; }
+  std::uint64_t max_needed() const {  // a requested ring may be larger than all weights
+    return std::max(needed_for_all(), arena_.bytes + aligned(options_.ring.value_or(0)));
+  }
   std::uint64_t smallest() const {
     return arena_.bytes + (options_.stream_all ? smallest_ring_ : std::min(all_bytes_, smallest_ring_));
   }
-  const Arena& arena() const { return arena_; }
-  const std::vector<WeightGroup>& groups() const { return groups_; }
-  const std::vector<WeightLoad>& loads() const { return loads_; }
 
-  // `budget` is at least smallest().
   WeightsPlan plan(std::uint64_t budget, Here here) const {
+    if (budget < smallest()) too_small(budget, here);
     const std::uint64_t for_weights = budget - arena_.bytes;
     if (all_stay(for_weights)) return write_down(forms_.front(), 0, std::vector<char>(groups_.size(), 1), {});
     const Guess guess = best_guess(for_weights);
@@ -210,6 +210,15 @@ class WeightsPlanner {
     }
     forms.slots = costs.device == "cpu" ? 0 : slots_bytes(kDecodeSlots, largest);
     forms_.push_back(std::move(forms));
+  }
+
+  [[noreturn]] void too_small(std::uint64_t budget, Here here) const {
+    base::fail(ErrorCode::kOutOfMemory, here,
+               "a budget of {} bytes ({}) is too small: the smallest that works is {} bytes ({}): {}; and {} "
+               "for activations, most of them live at op '{}'",
+               budget, base::format_bytes(budget), smallest(), base::format_bytes(smallest()),
+               weights_text(graph_, groups_, loads_, smallest() - arena_.bytes), base::format_bytes(arena_.bytes),
+               graph_.ops()[arena_.fullest].name);
   }
 
   // This error is possible only with a requested ring: a ring that the planner chooses is large enough.
@@ -329,16 +338,6 @@ class WeightsPlanner {
   double compute_ = 0;
 };
 
-[[noreturn]] void too_small(const WeightsPlanner& planner, const Graph& graph, std::uint64_t budget, Here here) {
-  const std::string arena_op = graph.ops().empty() ? "" : graph.ops()[planner.arena().fullest].name;
-  base::fail(ErrorCode::kOutOfMemory, here,
-             "a budget of {} bytes ({}) is too small: the smallest that works is {} bytes ({}): {}; and {} "
-             "for activations, most of them live at op '{}'",
-             budget, base::format_bytes(budget), planner.smallest(), base::format_bytes(planner.smallest()),
-             weights_text(graph, planner.groups(), planner.loads(), planner.smallest() - planner.arena().bytes),
-             base::format_bytes(planner.arena().bytes), arena_op);
-}
-
 void check(const Graph& graph, const WeightsOptions& options, Here here) {
   if (graph.ops().empty())
     throw Error(ErrorCode::kInvalidValue, "the graph has no ops: there is nothing to plan", here);
@@ -359,10 +358,7 @@ using namespace flow;
 WeightsPlan plan_weights(const Graph& graph, const Costs& costs, const WeightsOptions& options, Here here) {
   check(graph, options, here);
   const WeightsPlanner planner(graph, costs, options);
-  // A requested ring may be larger than all weights.
-  const std::uint64_t max =
-      std::max(planner.needed_for_all(), planner.arena().bytes + aligned(options.ring.value_or(0)));
-  std::uint64_t budget = options.budget.value_or(std::min(options.free_memory, max));
+  std::uint64_t budget = options.budget.value_or(std::min(options.free_memory, planner.max_needed()));
   if (options.slowdown) {
     const auto smallest = planner.smallest_budget_for(planner.compute() * (1 + *options.slowdown));
     if (!smallest)
@@ -373,7 +369,6 @@ WeightsPlan plan_weights(const Graph& graph, const Costs& costs, const WeightsOp
           *options.slowdown);
     budget = *smallest;
   }
-  if (budget < planner.smallest()) too_small(planner, graph, budget, here);
   WeightsPlan plan = planner.plan(budget, here);
   if (options.budget || options.slowdown) plan.budget = budget;
   return plan;
