@@ -12,6 +12,7 @@
 // After fork() the child starts its own helpers. The team is never destroyed: the helpers end with the process.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <memory>
 #include <type_traits>
@@ -43,8 +44,16 @@ void for_each_index(std::size_t count, Body&& body) {
   detail::run_loop(detail::loop_of(count, body), false);
 }
 
-// The same for small pieces of background work, for example copies of 256 KiB. While a loop runs, its threads do some
-// pieces after each index, and the calling thread sleeps. Otherwise the helpers and the calling thread do the pieces.
+// The same for runs of neighbouring indices: calls body(begin, end) for [0, run), [run, 2 * run) and so on.
+template <class Body>
+void for_each_run(std::size_t count, std::size_t run, const Body& body) {
+  for_each_index((count + run - 1) / run,
+                 [&](std::size_t index) { body(index * run, std::min((index + 1) * run, count)); });
+}
+
+// for_each_index for small pieces of background work, for example copies of 256 KiB. While a loop runs, its threads do
+// some pieces after each index, and the calling thread sleeps. Otherwise the helpers and the calling thread do the
+// pieces.
 template <class Body>
 void for_each_background_piece(std::size_t count, Body&& body) {
   detail::run_loop(detail::loop_of(count, body), true);

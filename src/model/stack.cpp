@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cmath>
 
 #include "base/team.hpp"
@@ -90,9 +89,8 @@ template <class T>
 void fill(std::uint64_t key, const Spread& spread, std::uint64_t first, std::span<std::byte> into) {
   constexpr std::size_t kRun = 65536;
   T* const elements = reinterpret_cast<T*>(into.data());
-  const std::size_t count = into.size() / sizeof(T);
-  base::for_each_index((count + kRun - 1) / kRun, [=](std::size_t run) {
-    for (std::size_t i = run * kRun; i < std::min((run + 1) * kRun, count); ++i)
+  base::for_each_run(into.size() / sizeof(T), kRun, [=](std::size_t from, std::size_t to) {
+    for (std::size_t i = from; i < to; ++i)
       elements[i] = base::from_float<T>(noise(key, first + i) * spread.scale + spread.middle);
   });
 }

@@ -17,8 +17,6 @@ namespace {
 
 constexpr std::uint64_t kMemoryBytes = std::uint64_t{256} << 20;  // of pinned memory: few large allocations
 
-std::size_t blocks_of(const PackedPart& part) { return part.checksums.size(); }
-
 model::BlockId id_of(const PackedPart& part, std::size_t block) {
   const std::uint64_t index = part.sizes.first + block, each = model::block_weights(part.sizes.split);
   return {index, static_cast<std::uint32_t>(std::min(each, part.sizes.weights - index * each)), part.checksums[block]};
@@ -38,9 +36,8 @@ template <class Visit>
 void for_each_block(const PackedGroup& group, const Visit& visit) {
   constexpr std::size_t kBlocksPerIndex = 8;  // some microseconds of work
   for (const PackedPart& part : group.parts) {
-    base::for_each_index((blocks_of(part) + kBlocksPerIndex - 1) / kBlocksPerIndex, [&](std::size_t index) {
-      const std::size_t end = std::min(blocks_of(part), (index + 1) * kBlocksPerIndex);
-      for (std::size_t block = index * kBlocksPerIndex; block < end; ++block) visit(part, block);
+    base::for_each_run(part.checksums.size(), kBlocksPerIndex, [&](std::size_t begin, std::size_t end) {
+      for (std::size_t block = begin; block < end; ++block) visit(part, block);
     });
   }
 }
@@ -52,10 +49,8 @@ void refuse_block(const PackedPart& part, std::size_t block, model::BlockFault f
 
 void copy_on_all_cores(std::byte* into, std::span<const std::byte> from) {
   constexpr std::size_t kPiece = std::size_t{1} << 20;
-  base::for_each_index((from.size() + kPiece - 1) / kPiece, [&](std::size_t index) {
-    const std::span<const std::byte> piece =
-        from.subspan(index * kPiece, std::min(kPiece, from.size() - index * kPiece));
-    std::memcpy(into + index * kPiece, piece.data(), piece.size());
+  base::for_each_run(from.size(), kPiece, [&](std::size_t begin, std::size_t end) {
+    std::memcpy(into + begin, from.data() + begin, end - begin);
   });
 }
 

@@ -61,9 +61,8 @@ std::uint64_t head_checksum(std::span<const std::byte> head, const FixedHead& fi
 // Calls body(block) for the blocks [begin, end), on all cores.
 template <class Body>
 void for_each_block(std::size_t begin, std::size_t end, const Body& body) {
-  base::for_each_index((end - begin + kBlocksPerIndex - 1) / kBlocksPerIndex, [&](std::size_t index) {
-    const std::size_t from = begin + index * kBlocksPerIndex, to = std::min(end, from + kBlocksPerIndex);
-    for (std::size_t block = from; block < to; ++block) body(block);
+  base::for_each_run(end - begin, kBlocksPerIndex, [&](std::size_t from, std::size_t to) {
+    for (std::size_t block = begin + from; block < begin + to; ++block) body(block);
   });
 }
 

@@ -239,9 +239,8 @@ const float* as_floats(const base::Bf16* x, std::size_t elements) {
   thread_local std::vector<float> kept;
   float* const into = scratch(kept, elements);
   constexpr std::size_t kRun = 65536;
-  base::for_each_index((elements + kRun - 1) / kRun, [=](std::size_t index) {
-    widen(x + index * kRun, std::min(kRun, elements - index * kRun), into + index * kRun);
-  });
+  base::for_each_run(elements, kRun,
+                     [=](std::size_t from, std::size_t to) { widen(x + from, to - from, into + from); });
   return into;
 }
 

@@ -14,13 +14,6 @@ namespace {
 // Elements in one task. Such a task takes some microseconds, so the cost of claiming it is negligible.
 constexpr std::size_t kElements = 16384;
 
-// Calls function(from, to) for runs that together cover all elements.
-template <class Function>
-void in_runs(std::size_t elements, std::size_t run, Function&& function) {
-  base::for_each_index((elements + run - 1) / run,
-                       [&](std::size_t index) { function(index * run, std::min((index + 1) * run, elements)); });
-}
-
 // Calls function(x, ...) for each element, with that element of the inputs kInput.
 template <std::size_t... kInput, class Function>
 void map(const Args& args, Function function) {
@@ -28,7 +21,7 @@ void map(const Args& args, Function function) {
   with_type(sizes.type, [&]<class T>(T) {
     const std::array x = {args.in<T>(kInput).data()...};
     T* y = args.out<T>(0).data();
-    in_runs(sizes.rows * sizes.columns, kElements, [=](std::size_t from, std::size_t to) {
+    base::for_each_run(sizes.rows * sizes.columns, kElements, [=](std::size_t from, std::size_t to) {
       for (std::size_t i = from; i < to; ++i) y[i] = base::from_float<T>(function(base::to_float(x[kInput][i])...));
     });
   });
@@ -40,7 +33,7 @@ void map_rows(const Args& args, const model::RowSizes& sizes, Function function)
   const T* x = args.in<T>(0).data();
   T* y = args.out<T>(0).data();
   const std::size_t columns = sizes.columns;
-  in_runs(sizes.rows, std::max<std::size_t>(kElements / columns, 1), [=](std::size_t from, std::size_t to) {
+  base::for_each_run(sizes.rows, std::max<std::size_t>(kElements / columns, 1), [=](std::size_t from, std::size_t to) {
     for (std::size_t row = from; row < to; ++row) function(x + row * columns, y + row * columns, columns);
   });
 }
