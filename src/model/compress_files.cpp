@@ -97,16 +97,51 @@ void for_each_piece(const store::File& file, const CompressedHeader& header, Pro
   }
 }
 
-class FileCompressor {
+// What both directions have in common.
+class FileConverter {
+ public:
+  FileConverter(const store::File& source, const std::string& path, Progress& progress, Here here)
+      : source_(source), path_(path), progress_(progress), here_(here) {}
+  const std::string& path() const { return path_; }
+
+ protected:
+  // Throws kInvalidValue unless `plain`, a file that is not compressed, has the tensors of this compressed file.
+  void compare_tensors(const store::File& file, const CompressedHeader& header, const store::File& plain,
+                       const char* form) const {
+    for_each_piece(file, header, progress_, here_,
+                   [&](const TensorInfo& tensor, std::uint64_t offset, std::span<const std::byte> weights) {
+                     if (!has_bytes(plain, tensor.offset + offset, weights)) differs(form);
+                   });
+  }
+  [[noreturn]] void differs(const char* form) const {
+    base::fail(ErrorCode::kInvalidValue, here_, "'{}' exists and is not the {} form of '{}': remove it", path_, form,
+               source_.path());
+  }
+  bool has_bytes(const store::File& plain, std::uint64_t at, std::span<const std::byte> bytes) const {
+    std::vector<std::byte> there(bytes.size());
+    plain.read(at, there.data(), there.size(), here_);
+    return std::ranges::equal(there, bytes);
+  }
+  static void count(FilesResult& result, std::size_t tensors, std::uint64_t original, std::uint64_t compressed) {
+    ++result.files;
+    result.tensors += tensors;
+    result.original_bytes += original;
+    result.compressed_bytes += compressed;
+  }
+
+  const store::File& source_;
+  std::string path_;
+  Progress& progress_;
+  Here here_;
+};
+
+class FileCompressor : public FileConverter {
  public:
   FileCompressor(const store::File& source, const std::string& path, Progress& progress, Here here)
-      : source_(source),
+      : FileConverter(source, path, progress, here),
         text_(read_header_text(source, here)),
         header_(parse_header(text_, source.size(), source.path(), here)),
-        header_room_(header_room(header_, text_, source.size())),
-        path_(path),
-        progress_(progress),
-        here_(here) {
+        header_room_(header_room(header_, text_, source.size())) {
     if (is_compressed(header_)) base::fail(ErrorCode::kInvalidValue, here, "'{}' is compressed already", source.path());
     for (const auto& [key, value] : header_.metadata) {
       if (key.starts_with("slip."))
@@ -128,7 +163,6 @@ class FileCompressor {
       progress.expect(tensor.bytes);
     }
   }
-  const std::string& path() const { return path_; }
 
   void write(FilesResult& result) {
     store::PartialFile out(path_, here_);
@@ -147,7 +181,7 @@ class FileCompressor {
     json.replace(kChecksumPrefix.size(), kChecksumDigits, fmt::format("{:016x}", header_checksum(json)));
     out.write(0, as_bytes(length_text(header_room_) + json));
     out.finish();
-    count(result);
+    count_file(result);
   }
 
   // Compares a file that exists already with the source. Throws kInvalidValue if it differs.
@@ -165,30 +199,14 @@ class FileCompressor {
   void compare_all(FilesResult& result) {
     const store::File file = store::File::open(path_, here_);
     const CompressedHeader found = read_compressed_header(file, here_);
-    const auto differs = [&] {
-      base::fail(ErrorCode::kInvalidValue, here_, "'{}' exists and is not the compressed form of '{}': remove it",
-                 path_, source_.path());
-    };
-    if (found.original_text != text_ || found.original_bytes != source_.size()) differs();
-    for_each_piece(file, found, progress_, here_,
-                   [&](const TensorInfo& tensor, std::uint64_t offset, std::span<const std::byte> weights) {
-                     if (!is_in_source(tensor, offset, weights)) differs();
-                   });
+    if (found.original_text != text_ || found.original_bytes != source_.size()) differs("compressed");
+    compare_tensors(file, found, source_, "compressed");
     result.kept += header_.tensors.size();
-    count(result);
+    count_file(result);
   }
 
-  void count(FilesResult& result) const {
-    ++result.files;
-    result.tensors += header_.tensors.size();
-    result.original_bytes += source_.size();
-    result.compressed_bytes += fs::file_size(path_);
-  }
-
-  bool is_in_source(const TensorInfo& tensor, std::uint64_t offset, std::span<const std::byte> weights) const {
-    std::vector<std::byte> original(weights.size());
-    source_.read(tensor.offset + offset, original.data(), original.size(), here_);
-    return std::ranges::equal(original, weights);
+  void count_file(FilesResult& result) const {
+    count(result, header_.tensors.size(), source_.size(), fs::file_size(path_));
   }
 
   // The size of this tensor in a partial file, if the file has all of it and it decodes to the source's bytes.
@@ -209,7 +227,7 @@ class FileCompressor {
         std::vector<std::byte> blocks(table.begin(end) - table.begin(first)), weights(piece_bytes(table, first));
         if (!out.read(at + head.size() + table.begin(first), blocks)) return std::nullopt;
         decode_blocks(table, first, end - first, blocks, weights, path_, here_);
-        if (!is_in_source(tensor, table.weights_begin(first), weights)) return std::nullopt;
+        if (!has_bytes(source_, tensor.offset + table.weights_begin(first), weights)) return std::nullopt;
       }
       progress_.add(tensor.bytes);
       return bytes;
@@ -251,22 +269,17 @@ class FileCompressor {
     return table.bytes();
   }
 
-  const store::File& source_;
   std::string text_;
   SafetensorsHeader header_;
   std::uint64_t header_room_;  // bytes of the compressed file's header
-  std::string path_;
-  Progress& progress_;
-  Here here_;
 };
 
-class FileDecompressor {
+class FileDecompressor : public FileConverter {
  public:
   FileDecompressor(const store::File& source, const std::string& path, Progress& progress, Here here)
-      : source_(source), header_(read_compressed_header(source, here)), path_(path), progress_(progress), here_(here) {
+      : FileConverter(source, path, progress, here), header_(read_compressed_header(source, here)) {
     for (const TensorInfo& tensor : header_.original.tensors) progress.expect(tensor.bytes);
   }
-  const std::string& path() const { return path_; }
 
   void write(FilesResult& result) {
     store::PartialFile out(path_, here_);
@@ -283,34 +296,19 @@ class FileDecompressor {
       throw;
     }
     out.finish();
-    count(result);
+    count(result, header_.original.tensors.size(), header_.original_bytes, source_.size());
   }
 
   void compare(FilesResult& result) {
     const store::File file = store::File::open(path_, here_);
-    const auto differs = [&] {
-      base::fail(ErrorCode::kInvalidValue, here_, "'{}' exists and is not the decompressed form of '{}': remove it",
-                 path_, source_.path());
-    };
-    if (file.size() != header_.original_bytes || read_header_text(file, here_) != header_.original_text) differs();
-    for_each_piece(source_, header_, progress_, here_,
-                   [&](const TensorInfo& tensor, std::uint64_t offset, std::span<const std::byte> weights) {
-                     std::vector<std::byte> there(weights.size());
-                     file.read(tensor.offset + offset, there.data(), there.size(), here_);
-                     if (!std::ranges::equal(there, weights)) differs();
-                   });
+    if (file.size() != header_.original_bytes || read_header_text(file, here_) != header_.original_text)
+      differs("decompressed");
+    compare_tensors(source_, header_, file, "decompressed");
     result.kept += header_.original.tensors.size();
-    count(result);
+    count(result, header_.original.tensors.size(), header_.original_bytes, source_.size());
   }
 
  private:
-  void count(FilesResult& result) const {
-    ++result.files;
-    result.tensors += header_.original.tensors.size();
-    result.original_bytes += header_.original_bytes;
-    result.compressed_bytes += source_.size();
-  }
-
   // Writes the bytes, unless the file has them already.
   static void put(store::PartialFile& out, std::uint64_t at, std::span<const std::byte> bytes) {
     if (out.size() >= at + bytes.size()) {
@@ -320,11 +318,7 @@ class FileDecompressor {
     out.write(at, bytes);
   }
 
-  const store::File& source_;
   CompressedHeader header_;
-  std::string path_;
-  Progress& progress_;
-  Here here_;
 };
 
 // The names of the files of a source: safetensors files, and the others.
