@@ -58,18 +58,15 @@ void in_child() {  // other threads do not exist in the child
 
 // OpenBLAS, loaded with dlopen when it is first used. If it were linked, every process would start its threads, one per
 // core, which spin for some 30 ms before they sleep. It is never closed.
-struct OpenBlas {
-  // cblas_sgemm of a build with 32-bit integers. The first three arguments are enumerations of C.
-  using Sgemm = void (*)(int order, int transpose_a, int transpose_b, int m, int n, int k, float alpha, const float* a,
-                         int a_stride, const float* b, int b_stride, float beta, float* c, int c_stride);
-  static constexpr int kRowMajor = 101, kNoTranspose = 111, kTranspose = 112;
+//
+// cblas_sgemm of a build with 32-bit integers. The first three arguments are enumerations of C.
+using Sgemm = void (*)(int order, int transpose_a, int transpose_b, int m, int n, int k, float alpha, const float* a,
+                       int a_stride, const float* b, int b_stride, float beta, float* c, int c_stride);
+constexpr int kRowMajor = 101, kNoTranspose = 111, kTranspose = 112;
 
-  Sgemm sgemm = nullptr;  // nullptr: there is no OpenBLAS that several threads may call
-};
-
-OpenBlas open_blas() {
+Sgemm open_blas() {
 #if !SLIP_USES_OPENBLAS
-  return {};
+  return nullptr;
 #endif
   // Fedora's build with threads, then the usual name.
   for (const char* const name : {"libopenblasp.so.0", "libopenblas.so.0"}) {
@@ -77,7 +74,7 @@ OpenBlas open_blas() {
     if (!library) continue;
     const auto parallel = reinterpret_cast<int (*)()>(::dlsym(library, "openblas_get_parallel"));
     const auto set_threads = reinterpret_cast<void (*)(int)>(::dlsym(library, "openblas_set_num_threads"));
-    const auto sgemm = reinterpret_cast<OpenBlas::Sgemm>(::dlsym(library, "cblas_sgemm"));
+    const auto sgemm = reinterpret_cast<Sgemm>(::dlsym(library, "cblas_sgemm"));
     if (!parallel || parallel() == 0 || !set_threads || !sgemm) {
       ::dlclose(library);
       continue;
@@ -90,14 +87,17 @@ OpenBlas open_blas() {
       g_gone.store(true, std::memory_order_seq_cst);
       await_calls();
     });
-    return {sgemm};
+    return sgemm;
   }
-  return {};
+  return nullptr;
 }
 
-const OpenBlas& open_blas_once() {
-  static const OpenBlas kBlas = open_blas();
-  return kBlas;
+// Loads OpenBLAS on the first call. Null: it is not there, or it was built without threads. Such a build does
+// not lock its memory: two threads that call it at the same time get wrong products. Also null with
+// -DSLIP_OPENBLAS=OFF.
+Sgemm blas() {
+  static const Sgemm kSgemm = open_blas();
+  return kSgemm;
 }
 
 struct GemmSizes {
@@ -125,19 +125,12 @@ void multiply_plainly(const GemmSizes& sizes, Rows<const float> x, Rows<const fl
   }
 }
 
-// Loads OpenBLAS on the first call. False: it is not there, or it was built without threads. Such a build does
-// not lock its memory: two threads that call it at the same time get wrong products. Also false with
-// -DSLIP_OPENBLAS=OFF.
-bool has_blas() { return open_blas_once().sgemm != nullptr; }
-
-// x [tokens, in], w [rows, in], y [tokens, rows]. REQUIRES: has_blas().
+// x [tokens, in], w [rows, in], y [tokens, rows]. REQUIRES: blas().
 void gemm(const GemmSizes& sizes, Rows<const float> x, Rows<const float> w, Rows<float> y, Sum sum) {
-  const OpenBlas& blas = open_blas_once();
   if (!enter()) return multiply_plainly(sizes, x, w, y, sum);
   const auto number = [](std::size_t value) { return static_cast<int>(value); };
-  blas.sgemm(OpenBlas::kRowMajor, OpenBlas::kNoTranspose, OpenBlas::kTranspose, number(sizes.tokens),
-             number(sizes.rows), number(sizes.in), 1.0F, x.data, number(x.stride), w.data, number(w.stride),
-             sum == Sum::kAdd ? 1.0F : 0.0F, y.data, number(y.stride));
+  blas()(kRowMajor, kNoTranspose, kTranspose, number(sizes.tokens), number(sizes.rows), number(sizes.in), 1.0F, x.data,
+         number(x.stride), w.data, number(w.stride), sum == Sum::kAdd ? 1.0F : 0.0F, y.data, number(y.stride));
   leave();
 }
 
@@ -273,7 +266,7 @@ void linear_of(const Args& args, const model::LinearSizes& sizes) {
   const float* const x = as_floats(args.in<T>(0).data(), sizes.tokens * sizes.in);
   const T* const w = args.in<T>(1).data();
   T* const y = args.out<T>(0).data() + sizes.first;
-  if (sizes.tokens <= kFewTokens || !has_blas() || std::max(sizes.in, sizes.out) > kMaxBlas) {
+  if (sizes.tokens <= kFewTokens || !blas() || std::max(sizes.in, sizes.out) > kMaxBlas) {
     const Product<T> product{x, w, y, sizes.in, sizes.out};
     const std::size_t rows =
         sizes.tokens <= kFewTokens
