@@ -2,7 +2,6 @@
 // between host and device, how much concurrent ops and loads slow each other, and how fast a device decodes compressed
 // weights.
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <random>
 #include <utility>
@@ -322,17 +321,15 @@ std::vector<std::byte> sample_weights() {
   std::mt19937 random(1);
   std::normal_distribution<float> normal(0, 0.02F);
   std::vector<std::byte> weights(kWeights * 2);
-  for (std::uint64_t i = 0; i < kWeights; ++i) {
-    if (i >= kDistinct) {
-      std::memcpy(weights.data() + 2 * i, weights.data() + 2 * (i - kDistinct), 2);
-      continue;
-    }
+  for (std::uint64_t i = 0; i < kDistinct; ++i) {
     const float value = normal(random);
     std::uint32_t bits = 0;
     std::memcpy(&bits, &value, 4);
     bits >>= 16;
     std::memcpy(weights.data() + 2 * i, &bits, 2);
   }
+  for (std::uint64_t i = kDistinct; i < kWeights; i += kDistinct)
+    std::memcpy(weights.data() + 2 * i, weights.data(), 2 * kDistinct);
   return weights;
 }
 

@@ -80,38 +80,45 @@ class Passes {
 
   // The mean time of a pass, while `loads` loads per pass run in the other stream.
   Picos time(int passes, int loads, const std::function<void(StreamRef)>& load) {
-    const TimedEvent begin = main_.record_timed();
-    for (int i = 0; i < passes; ++i) {
+    const auto pass = [&] {
       for (int k = 0; k < loads; ++k) load(beside_);
-      for (const OpMemory& op : ops_) launch(op);
-    }
-    const TimedEvent end = main_.record_timed();
-    main_.sync();
-    const Picos time = Picos{(end - begin).count()} * 1000 / passes;
-    beside_.sync();
-    return std::max<Picos>(time, 1);
+      launch_all();
+    };
+    return mean_time(main_, passes, pass, beside_, [] {});
   }
 
   // The mean time of a load, while `passes` passes run in the other stream.
   Picos time_loads(int loads, int passes, const std::function<void(StreamRef)>& load) {
-    const TimedEvent begin = beside_.record_timed();
-    for (int i = 0; i < loads; ++i) load(beside_);
-    const TimedEvent end = beside_.record_timed();
-    for (int i = 0; i < passes; ++i) {
-      for (const OpMemory& op : ops_) launch(op);
-    }
-    beside_.sync();
-    const Picos time = Picos{(end - begin).count()} * 1000 / loads;
-    main_.sync();
-    return std::max<Picos>(time, 1);
+    return mean_time(
+        beside_, loads, [&] { load(beside_); }, main_,
+        [&] {
+          for (int i = 0; i < passes; ++i) launch_all();
+        });
   }
 
  private:
-  void launch(const OpMemory& op) {
-    const std::uint64_t bytes = op.apart_bytes().numbers;
-    if (at_ + bytes > numbers_.bytes()) at_ = 0;
-    op.launch(main_, OpMemory::Apart{numbers_.slice(at_, bytes), zeros_, sink_});
-    if (spread_) at_ += bytes;
+  // The mean time of `count` pieces of work in a stream, which issue() issues. issue_other() issues work to the other
+  // stream afterwards.
+  template <class Issue, class IssueOther>
+  static Picos mean_time(StreamRef stream, int count, const Issue& issue, StreamRef other,
+                         const IssueOther& issue_other) {
+    const TimedEvent begin = stream.record_timed();
+    for (int i = 0; i < count; ++i) issue();
+    const TimedEvent end = stream.record_timed();
+    issue_other();
+    stream.sync();
+    const Picos time = Picos{(end - begin).count()} * 1000 / count;
+    other.sync();
+    return std::max<Picos>(time, 1);
+  }
+
+  void launch_all() {
+    for (const OpMemory& op : ops_) {
+      const std::uint64_t bytes = op.apart_bytes().numbers;
+      if (at_ + bytes > numbers_.bytes()) at_ = 0;
+      op.launch(main_, OpMemory::Apart{numbers_.slice(at_, bytes), zeros_, sink_});
+      if (spread_) at_ += bytes;
+    }
   }
 
   std::vector<OpMemory> ops_;
