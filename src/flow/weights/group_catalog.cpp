@@ -33,7 +33,6 @@ GroupCatalog::GroupCatalog(const std::vector<StreamedGroup>& groups, Here here) 
     names_.push_back(group.name);
     sources_.push_back(group.source.source_);
     pinned_.push_back(group.source.pinned_);
-    of_files_.push_back(PackedGroups::has_files(group.source.source_));
   }
   packed_.resize(groups_.size());
 }

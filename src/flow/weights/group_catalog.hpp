@@ -27,7 +27,7 @@ class GroupCatalog {
   void check(std::uint32_t group, Here here) const;
   const std::vector<WeightGroup>& groups() const { return groups_; }
   const WeightGroup& operator[](std::uint32_t group) const { return groups_[group]; }
-  bool is_of_files(std::uint32_t group) const { return of_files_[group]; }
+  bool is_of_files(std::uint32_t group) const { return PackedGroups::has_files(sources_[group]); }
   // Loads take this group from pinned memory, where compress() has put it: they do not read its files.
   bool is_packed_in_memory(std::uint32_t group) const {
     return groups_[group].compressed_bytes > 0 && packed_[group]->image.block;
@@ -65,7 +65,6 @@ class GroupCatalog {
   std::vector<GraphValue> values_;
   std::vector<WeightSource> sources_;
   std::vector<Range> pinned_;
-  std::vector<bool> of_files_;
   std::vector<PackedGroups::Group> packed_;         // by group; null: it is not compressed
   std::unique_ptr<const PackedGroups> own_packed_;  // has the memory of those that compress() made
   std::map<std::string, std::uint32_t, std::less<>> by_name_;

@@ -52,7 +52,6 @@ void Steps::prepare_launches(const WeightsMemory& memory) {
     const GraphOp& op = graph_.ops()[i];
     Launch launch;
     launch.name = op.name;
-    launch.kernel = op.kernel;
     launch.cost = op.cost;
     for (const ValueBytes& read : op.reads) {
       PlacedValue& value = values_[read.value.index];
@@ -122,10 +121,10 @@ void Steps::issue(std::span<const HostValue> inputs, std::span<const HostValue> 
     Launch& launch = launches_[i];
     loads_.before_use(i, compute_);
     if (i == outputs_begin) compute_.wait(host_.outputs_there);
-    compute_.launch(
-        *launch.kernel,
-        {.reads = launch.reads, .writes = launch.writes, .scalars = graph_.ops()[i].scalars, .name = launch.name},
-        launch.cost);
+    const GraphOp& op = graph_.ops()[i];
+    compute_.launch(*op.kernel,
+                    {.reads = launch.reads, .writes = launch.writes, .scalars = op.scalars, .name = launch.name},
+                    launch.cost);
     loads_.after_use(i, compute_);
     if (i == inputs_end) compute_.record(host_.inputs_used);
   }

@@ -8,13 +8,8 @@
 #include "flow/weights/ring_loads.hpp"
 #include "slip/device.hpp"
 #include "slip/plan.hpp"
+#include "slip/runner.hpp"
 #include "slip/weights.hpp"
-
-namespace slip {
-
-class WeightSource;
-
-}  // namespace slip
 
 namespace slip::flow {
 
@@ -56,7 +51,6 @@ class Steps {
  private:
   struct Launch {
     Name name;
-    const Kernel* kernel = nullptr;
     std::vector<Range> reads, writes;
     Cost cost;
   };
