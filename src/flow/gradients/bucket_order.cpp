@@ -14,9 +14,7 @@ constexpr Picos kFar = std::numeric_limits<Picos>::max() / 2;
 
 // A schedule, with the two positions that Carlier's branching needs. `critical` is the call with the maximum lateness.
 // `begin` is the first call of the run without idle time that contains the critical call.
-struct CallSchedule {
-  std::vector<std::uint32_t> calls;
-  Picos lateness = std::numeric_limits<Picos>::min();
+struct CallSchedule : OrderedCalls {
   std::size_t critical = 0, begin = 0;  // indices into `calls`
 };
 
@@ -33,6 +31,7 @@ class DueFirst {
     waiting_.clear();
     CallSchedule schedule;
     schedule.calls.reserve(calls.size());
+    schedule.lateness = std::numeric_limits<Picos>::min();
     Picos now = std::numeric_limits<Picos>::min();
     std::size_t next = 0, run = 0;
     while (schedule.calls.size() < calls.size()) {
@@ -158,8 +157,7 @@ class Carlier {
 
 OrderedCalls due_first(std::span<const TimedCall> calls) {
   if (calls.empty()) return {.exact = true};
-  CallSchedule schedule = DueFirst{}(calls);
-  return {std::move(schedule.calls), schedule.lateness, false};
+  return DueFirst{}(calls);
 }
 
 OrderedCalls best_order(std::span<const TimedCall> calls, int nodes) {

@@ -11,18 +11,15 @@
 namespace slip::flow {
 namespace {
 
-struct Life {
+struct Life : Placed {
   std::uint32_t value = 0;
-  std::uint64_t bytes = 0;
-  std::uint32_t first = 0, last = 0;  // first and last op at which the value is live
-  std::uint64_t offset = 0;
 };
 
 std::vector<Life> lives_of(const Graph& graph) {
   const auto ops = static_cast<std::uint32_t>(graph.ops().size());
   std::vector<Life> lives;
   for (std::uint32_t value = 0; value < graph.values().size(); ++value)
-    lives.push_back({value, aligned(graph.values()[value].bytes), ops, 0, 0});
+    lives.push_back({{ops, 0, 0, aligned(graph.values()[value].bytes)}, value});
   for (std::uint32_t op = 0; op < ops; ++op) {
     const auto touch = [&](const ValueBytes& bytes) {
       Life& life = lives[bytes.value.index];
@@ -174,10 +171,9 @@ std::vector<bool> placed_values(const Graph& graph) {
 }
 
 std::optional<std::pair<Value, Value>> arena_conflict(const Graph& graph, const std::vector<std::uint64_t>& offsets) {
-  const std::vector<Life> lives = lives_of(graph);
-  std::vector<Placed> placed;
-  for (const Life& life : lives) placed.push_back({life.first, life.last, offsets[life.value], life.bytes});
-  const auto both = find_overlap(placed);
+  std::vector<Life> lives = lives_of(graph);
+  for (Life& life : lives) life.offset = offsets[life.value];
+  const auto both = find_overlap(std::vector<Placed>(lives.begin(), lives.end()));
   if (!both) return std::nullopt;
   return std::pair(Value{lives[both->first].value}, Value{lives[both->second].value});
 }
