@@ -61,10 +61,7 @@ class LoadSlots {
 // Memory on the device. `slots` empty: compressed groups are decoded from pinned memory.
 struct LoadMemory {
   Range ring, resident = {}, slots = {};
-  static LoadMemory of(const WeightsMemory& memory) {
-    return {WeightsMemory::range_of(memory.ring), WeightsMemory::range_of(memory.resident),
-            WeightsMemory::range_of(memory.slots)};
-  }
+  static LoadMemory of(const WeightsMemory& memory) { return {memory.ring, memory.resident, memory.slots}; }
 };
 
 // The weight groups that a Loader loads. The groups and values must live as long as the loader.

@@ -139,15 +139,6 @@ void PackedGroups::fill_part(const WeightSource& source, const GraphValue& weigh
   else std::memcpy(into.data(), source.memory_(weight).data() + part.bytes.offset, into.size());
 }
 
-std::span<const std::byte> PackedGroups::view_part(const WeightSource& source, const GraphValue& weight,
-                                                   const WeightGroup::Part& part, std::vector<std::byte>& scratch,
-                                                   Here here) {
-  if (!source.files_ && !source.fill_) return source.memory_(weight).subspan(part.bytes.offset, part.bytes.bytes);
-  scratch.resize(part.bytes.bytes);
-  fill_part(source, weight, part, scratch, here);
-  return scratch;
-}
-
 PackedGroups::PackedGroups(const Device& device, const std::vector<WeightGroup>& groups,
                            std::span<const GraphValue> values, const std::vector<const WeightSource*>& sources,
                            Here here) {
@@ -179,7 +170,15 @@ PackedGroups::PackedGroups(const Device& device, const std::vector<WeightGroup>&
     group.decoded_bytes = groups[i].bytes;
     for (const WeightGroup::Part& part : groups[i].parts) {
       const GraphValue& weight = values[part.bytes.value.index];
-      const std::span<const std::byte> plain = view_part(*sources[i], weight, part, scratch, here);
+      const WeightSource& source = *sources[i];
+      std::span<const std::byte> plain;  // where the bytes are, or in `scratch`
+      if (source.files_ || source.fill_) {
+        scratch.resize(part.bytes.bytes);
+        fill_part(source, weight, part, scratch, here);
+        plain = scratch;
+      } else {
+        plain = source.memory_(weight).subspan(part.bytes.offset, part.bytes.bytes);
+      }
       // A part that begins or ends within a weight is treated as bytes, which are stored raw.
       model::Split split = model::split_of(weight.type);
       if (part.bytes.bytes % model::weight_bytes(split) != 0) split = model::Split::kBytes;

@@ -79,11 +79,6 @@ class PackedGroups {
                         std::span<std::byte> into, Here here);
 
  private:
-  // The same bytes: where they are, or written to `scratch`.
-  static std::span<const std::byte> view_part(const WeightSource& source, const GraphValue& weight,
-                                              const WeightGroup::Part& part, std::vector<std::byte>& scratch,
-                                              Here here);
-
   std::vector<Buffer> memory_;
   std::vector<Group> groups_;
 };

@@ -14,10 +14,8 @@
 namespace slip::flow {
 
 struct WeightsMemory {
-  Buffer resident, ring, slots, activations;
+  Buffer resident, ring, slots, activations;  // empty if the plan needs none of it
   WeightsMemory(const Device& device, const WeightsPlan& plan);
-  // Of one of these; empty if the plan needs none of it.
-  static Range range_of(const Buffer& buffer) { return buffer.bytes() > 0 ? buffer.range() : Range(); }
 };
 
 // Host memory of an input or output, for one step.
