@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstring>
 #include <numeric>
+#include <type_traits>
 
 #include "model/codec/block.hpp"
 
@@ -15,27 +16,17 @@ static_assert(std::endian::native == std::endian::little, "compressed weights ar
 constexpr std::uint32_t kMaxWeights = kMaxLanes * kLaneWeights;
 
 template <Split kSplit>
-struct Fields;
-template <>
-struct Fields<Split::kBf16> {
-  using Weight = std::uint16_t;
-  static std::uint32_t exponent(std::uint32_t weight) { return weight >> 7 & 0xFF; }
-  static std::uint32_t rest(std::uint32_t weight) { return (weight >> 8 & 0x80) | (weight & 0x7F); }
-  static std::uint32_t with_exponent(std::uint32_t exponent) { return join_bf16(exponent, 0); }
-};
-template <>
-struct Fields<Split::kF16> {
-  using Weight = std::uint16_t;
-  static std::uint32_t exponent(std::uint32_t weight) { return weight >> 10 & 0x1F; }
-  static std::uint32_t rest(std::uint32_t weight) { return weight & 0xFF; }
-  static std::uint32_t with_exponent(std::uint32_t exponent) { return join_f16(exponent, 0, 0); }
-};
-template <>
-struct Fields<Split::kF32> {
-  using Weight = std::uint32_t;
-  static std::uint32_t exponent(std::uint32_t weight) { return weight >> 23 & 0xFF; }
-  static std::uint32_t rest(std::uint32_t weight) { return (weight >> 24 & 0x80) | (weight >> 16 & 0x7F); }
-  static std::uint32_t with_exponent(std::uint32_t exponent) { return join_f32(exponent, 0, 0); }
+struct Fields {
+  using Weight = std::conditional_t<kSplit == Split::kF32, std::uint32_t, std::uint16_t>;
+  static constexpr int kExponentShift = kSplit == Split::kBf16 ? 7 : kSplit == Split::kF16 ? 10 : 23;
+  static std::uint32_t exponent(std::uint32_t weight) {
+    return weight >> kExponentShift & (kSplit == Split::kF16 ? 0x1F : 0xFF);
+  }
+  static std::uint32_t rest(std::uint32_t weight) {
+    if constexpr (kSplit == Split::kF16) return weight & 0xFF;
+    if constexpr (kSplit == Split::kF32) weight >>= 16;  // the upper half of an f32 is divided as a bf16
+    return (weight >> 8 & 0x80) | (weight & 0x7F);
+  }
 };
 
 // The exponents that get codes in a block: its header, and the tables to look codes up.
@@ -145,7 +136,7 @@ std::size_t encode(const std::byte* bytes, std::uint32_t count, std::byte* into)
 
   const std::uint32_t all = layout.lanes * kLaneWeights;
   std::fill(weights.begin() + count, weights.begin() + all,
-            static_cast<Weight>(F::with_exponent(codes.header.first[0])));
+            static_cast<Weight>(std::uint32_t{codes.header.first[0]} << F::kExponentShift));
   std::memcpy(into, &codes.header, sizeof codes.header);
   std::array<std::uint8_t, kMaxWeights> fields;
   for (std::uint32_t i = 0; i < all; ++i) fields[i] = codes.code[F::exponent(weights[i])];
