@@ -24,10 +24,6 @@ constexpr std::uint64_t kCopyBytes = std::uint64_t{16} << 20;
 
 using Sizes = std::vector<std::uint64_t>;
 
-std::span<const std::byte> as_bytes(std::string_view text) {
-  return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
-}
-
 // The header of a compressed file, with zeros for its checksum. `sizes`: sizes of the compressed tensors, in file
 // order. `first`: offset of the first one.
 std::string header_without_checksum(const SafetensorsHeader& original, const std::string& text,
@@ -179,7 +175,8 @@ class FileCompressor : public FileConverter {
     std::string json = header_without_checksum(header_, text_, source_.size(), sizes, 0);
     json.resize(header_room_, ' ');
     json.replace(kChecksumPrefix.size(), kChecksumDigits, fmt::format("{:016x}", header_checksum(json)));
-    out.write(0, as_bytes(length_text(header_room_) + json));
+    json.insert(0, length_text(header_room_));
+    out.write(0, std::as_bytes(std::span(json)));
     out.finish();
     count_file(result);
   }
@@ -285,7 +282,8 @@ class FileDecompressor : public FileConverter {
     store::PartialFile out(path_, here_);
     try {
       out.truncate(std::min(out.size(), header_.original_bytes));
-      put(out, 0, as_bytes(length_text(header_.original_text.size()) + header_.original_text));
+      const std::string head = length_text(header_.original_text.size()) + header_.original_text;
+      put(out, 0, std::as_bytes(std::span(head)));
       for_each_piece(source_, header_, progress_, here_,
                      [&](const TensorInfo& tensor, std::uint64_t offset, std::span<const std::byte> weights) {
                        put(out, tensor.offset + offset, weights);
