@@ -264,8 +264,7 @@ ReduceCost ReduceCost::of(const LinkCost& link) {
 Picos ReduceCost::time(std::uint64_t bytes) const {
   if (points.empty()) throw Error(ErrorCode::kInvalidValue, "the cost of a reduction is not known", {});
   if (points.size() == 1) return points.front().time;
-  auto above = std::lower_bound(points.begin(), points.end(), bytes,
-                                [](const Point& point, std::uint64_t wanted) { return point.bytes < wanted; });
+  auto above = std::ranges::lower_bound(points, bytes, {}, &Point::bytes);
   if (above == points.begin()) return above->time;  // below the first point the time is constant
   if (above == points.end()) --above;
   const Point &low = *(above - 1), &high = *above;
@@ -312,15 +311,8 @@ BucketPlan ddp_buckets(const GradientProfile& profile, const DdpLimits& limits) 
   return plan;
 }
 
-BucketPlan bucket_per_gradient(const GradientProfile& profile) {
-  BucketPlan plan;
-  std::uint64_t first = 0;
-  for (const GradientProfile::Gradient& gradient : profile.gradients) {
-    plan.buckets.push_back({first, gradient.bytes});
-    first += gradient.bytes;
-  }
-  return plan;
-}
+// With limits of 0 each gradient fills its bucket.
+BucketPlan bucket_per_gradient(const GradientProfile& profile) { return ddp_buckets(profile, {0, 0}); }
 
 BucketExposure exposure_of(const GradientProfile& profile, const ReduceCost& cost, const BucketPlan& plan, Here here) {
   require_whole(profile, plan, here);
