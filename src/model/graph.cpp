@@ -181,8 +181,7 @@ void Graph::WrittenBytes::add(std::uint64_t from, std::uint64_t to) {
   for (; last != spans_.end() && touches(*last); ++last)
     joined = {std::min(joined.from, last->from), std::max(joined.to, last->to)};
   spans_.erase(first, last);
-  const auto before = [](const Span& a, const Span& b) { return a.from < b.from; };
-  spans_.insert(std::upper_bound(spans_.begin(), spans_.end(), joined, before), joined);
+  spans_.insert(std::ranges::upper_bound(spans_, joined.from, {}, &Span::from), joined);
 }
 
 void Graph::check_bytes(const GraphOp& op, const ValueBytes& bytes, bool write, Here here) const {

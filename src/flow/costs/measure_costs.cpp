@@ -162,8 +162,7 @@ LinkCost fit(const std::vector<TimedTransfer>& pieces) {
   double slope = spread > 0 ? (weights * products - bytes * times) / spread : 0;
   double latency = (times - slope * bytes) / weights;
   if (slope <= 0 || latency < 0) {  // noise, or a single size
-    const TimedTransfer& largest = *std::max_element(
-        pieces.begin(), pieces.end(), [](const TimedTransfer& a, const TimedTransfer& b) { return a.bytes < b.bytes; });
+    const TimedTransfer largest = std::ranges::max(pieces, {}, &TimedTransfer::bytes);
     slope = largest.time / largest.bytes;
     latency = 0;
   }
@@ -196,10 +195,8 @@ struct FileProbe {
       if (bytes > 0) tensors.push_back({&file_of(*files, one, here), one.offset, bytes});
     }
   }
-  std::uint64_t piece_bytes() const {
-    std::uint64_t largest = 0;
-    for (const Stored& one : tensors) largest = std::max(largest, one.bytes);
-    return std::min(kPieceBytes, largest);
+  std::uint64_t piece_bytes() const {  // REQUIRES: there are tensors
+    return std::min(kPieceBytes, std::ranges::max(tensors, {}, &Stored::bytes).bytes);
   }
   void read(std::byte* into, std::uint64_t bytes) {
     while (bytes > 0) {

@@ -127,9 +127,7 @@ GradientLayout::GradientLayout(const ParameterList& parameters, const std::vecto
 }
 
 DataType GradientLayout::type_at(std::uint64_t byte) const {
-  const auto after = std::upper_bound(sections_.begin(), sections_.end(), byte,
-                                      [](std::uint64_t wanted, const Section& one) { return wanted < one.first; });
-  return (after - 1)->type;
+  return (std::ranges::upper_bound(sections_, byte, {}, &Section::first) - 1)->type;
 }
 
 }  // namespace slip::flow

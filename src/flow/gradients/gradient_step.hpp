@@ -1,6 +1,7 @@
 // One step of gradients, and how its buckets are reduced.
 #pragma once
 
+#include <algorithm>
 #include <optional>
 #include <span>
 #include <vector>
@@ -83,9 +84,7 @@ class GradientStep {
   std::string text_of(std::uint32_t call, Detail detail = Detail::kSize) const;
   // The first parameter that is not ready; the number of parameters if all are.
   std::uint32_t first_missing() const {
-    std::uint32_t parameter = 0;
-    while (parameter < states_.size() && states_[parameter].ready) ++parameter;
-    return parameter;
+    return static_cast<std::uint32_t>(std::ranges::find(states_, false, &ParameterState::ready) - states_.begin());
   }
 
  private:

@@ -12,8 +12,7 @@ Picos since(const TimedEvent& end, const TimedEvent& start) { return Picos{(end 
 // The chain of the stream that waits. The first wait of a stream adds its chain.
 StepAnalysis::Chain& chain_of(const GradientTimes& times, const GradientTimes::WaitTimes& wait,
                               StepAnalysis& analysis) {
-  const auto known = std::find_if(analysis.chains.begin(), analysis.chains.end(),
-                                  [&](const StepAnalysis::Chain& one) { return one.stream == wait.stream; });
+  const auto known = std::ranges::find(analysis.chains, wait.stream, &StepAnalysis::Chain::stream);
   if (known != analysis.chains.end()) return *known;
   Picos last_gradient = -1;
   for (std::size_t i = 0; i < times.arrivals.size(); ++i) {

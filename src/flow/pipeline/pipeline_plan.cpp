@@ -59,8 +59,7 @@ std::uint64_t chunk_for(const PipelineSpec& spec, std::uint64_t chunks) {
 
 // Of the plans that are near the best time: the one with the fewest chunks, then slots.
 const PipelinePlan& choose(const std::vector<PipelinePlan>& plans) {
-  const auto by_time = [](const PipelinePlan& a, const PipelinePlan& b) { return a.predicted < b.predicted; };
-  const Picos best = std::min_element(plans.begin(), plans.end(), by_time)->predicted;
+  const Picos best = std::ranges::min(plans, {}, &PipelinePlan::predicted).predicted;
   const PipelinePlan* chosen = nullptr;
   for (const PipelinePlan& plan : plans) {
     if (plan.predicted > best + best / kNear) continue;

@@ -90,9 +90,7 @@ struct WeightStreamer::State {
 void WeightStreamer::State::measure_links(Here here) {
   if (!(links.load.bytes_per_second > 0)) {
     const runtime::PrivateScope measuring;  // keeps these ops out of the program's trace
-    std::uint64_t bytes = 0;
-    for (const WeightGroup& group : catalog.groups()) bytes = std::max(bytes, group.bytes);
-    bytes = std::min(bytes, kProbeBytes);
+    std::uint64_t bytes = std::min(std::ranges::max(catalog.groups(), {}, &WeightGroup::bytes).bytes, kProbeBytes);
     if (options.memory) bytes = std::min<std::uint64_t>(bytes, options.memory->bytes);
     const Buffer host = device.alloc(bytes, MemoryKind::kPinned, "probe", here);
     const Buffer own = options.memory ? Buffer() : device.alloc(bytes, MemoryKind::kDevice, "probe", here);

@@ -1,6 +1,8 @@
 // Plans as JSON. The file has the names of values and ops, so that the reader detects a plan for another graph.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/json_fields.hpp"
 #include "base/output_file.hpp"
 #include "flow/weights/arena.hpp"
@@ -77,10 +79,9 @@ void read_groups(base::JsonFields& fields, const Graph& graph, WeightsPlan& plan
 
 std::uint32_t read_op(base::JsonFields& fields, const char* key, const Graph& graph) {
   const std::string name = fields.text(key);
-  for (std::uint32_t op = 0; op < graph.ops().size(); ++op) {
-    if (graph.ops()[op].name == name) return op;
-  }
-  fields.refuse(key, name, "the name of an op of this graph is expected");
+  const auto op = std::ranges::find(graph.ops(), name, &GraphOp::name);
+  if (op == graph.ops().end()) fields.refuse(key, name, "the name of an op of this graph is expected");
+  return static_cast<std::uint32_t>(op - graph.ops().begin());
 }
 
 void read_loads(base::JsonFields& fields, const Graph& graph, WeightsPlan& plan) {
