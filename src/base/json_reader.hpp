@@ -63,7 +63,17 @@ const char* find_either(const char* at) {
 // The end of the text in a string that needs no unescaping, and the end of an object that contains no other object. The
 // second also stops at a brace within a string: see JsonReader::skip_flat().
 inline const char* end_of_plain(const char* at) { return find_either<'"', '\\'>(at); }
-inline const char* end_of_flat(const char* at) { return find_either<'}', '{'>(at); }
+inline const char* end_of_flat(const char* at) {
+  using Block = unsigned char __attribute__((vector_size(16)));
+  for (;; at += sizeof(Block)) {  // objects are long, so most blocks have no such byte
+    Block text;
+    std::memcpy(&text, at, sizeof(Block));
+    const auto stop = (text == '}') | (text == '{') | (text < 0x20);
+    std::uint64_t halves[2];
+    std::memcpy(halves, &stop, sizeof(halves));
+    if ((halves[0] | halves[1]) != 0) return find_either<'}', '{'>(at);
+  }
+}
 
 inline constexpr std::array<std::uint64_t, 20> kPowersOfTen = [] {
   std::array<std::uint64_t, 20> powers{1};

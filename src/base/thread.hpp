@@ -75,7 +75,7 @@ template <class T, void (*kInChild)() = nullptr>
 T& process_wide() {
   static constinit std::atomic<T*> kept{nullptr};
   if (T* const object = kept.load(std::memory_order_acquire)) return *object;  // acquire: sees what its maker wrote
-  at_fork(nullptr, nullptr, kInChild);
+  if constexpr (kInChild != nullptr) at_fork(nullptr, nullptr, kInChild);
   auto made = std::make_unique<T>();
   T* object = nullptr;
   // release: publishes the new object; acquire: sees the object of the other thread.

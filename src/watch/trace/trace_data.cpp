@@ -368,8 +368,10 @@ std::vector<TraceEdge> TraceData::edges() const {
 std::vector<TraceStream> TraceData::streams() const {
   std::vector<TraceStream> result;
   std::unordered_map<std::uint64_t, std::size_t> index;
+  std::uint64_t last = 0;  // the stream of the last record looked up; 0 is no stream
   for (const TraceRecord& record : records) {
-    if (record.stream == 0) continue;
+    if (record.stream == 0 || (record.stream == last && record.kind != RecordKind::kStreamOpen)) continue;
+    last = record.stream;
     const auto [found, fresh] = index.try_emplace(record.stream, result.size());
     if (fresh) result.push_back({record.stream, record.device, {}});
     if (record.kind == RecordKind::kStreamOpen) result[found->second].name = record.name;
