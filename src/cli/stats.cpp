@@ -134,7 +134,7 @@ Cell stream_name_of(const Studied& studied, const TraceSpan& span) {
 Studied::Studied(const TraceData& trace)
     : data(trace),
       spans(trace.spans()),
-      stream_names(trace),
+      stream_names(trace.of({RecordKind::kStreamOpen})),
       figures(slip::figures(spans)),
       analysis(analyse(trace, spans)) {
   streams = trace.streams().size();

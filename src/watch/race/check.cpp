@@ -36,12 +36,12 @@ constexpr std::uint64_t kMaxPasses = 8;  // limit for cost_of(): number of repla
 
 // A program may name its own streams "legacy". Of these streams of a device, the legacy stream has the lowest id,
 // because it is opened with the device.
-std::unordered_set<std::uint64_t> legacy_streams(const TraceData& trace) {
+std::unordered_set<std::uint64_t> legacy_streams(std::span<const TraceRecord* const> opened) {
   std::map<std::uint32_t, std::uint64_t> lowest;  // by device
-  for (const TraceRecord& record : trace.records) {
-    if (record.kind != RecordKind::kStreamOpen || record.name != "legacy") continue;
-    std::uint64_t& id = lowest.try_emplace(record.device, record.stream).first->second;
-    id = std::min(id, record.stream);
+  for (const TraceRecord* record : opened) {
+    if (record->name != "legacy") continue;
+    std::uint64_t& id = lowest.try_emplace(record->device, record->stream).first->second;
+    id = std::min(id, record->stream);
   }
   std::unordered_set<std::uint64_t> result;
   for (const auto& [device, id] : lowest) result.insert(id);
@@ -49,11 +49,12 @@ std::unordered_set<std::uint64_t> legacy_streams(const TraceData& trace) {
 }
 
 // Finds the waits and the legacy barriers that no conflict needs, and the time that they cost. `spans` is
-// trace.spans().
+// trace.spans(), `opened` the records of the streams.
 class SuperfluousFinder {
  public:
-  SuperfluousFinder(const TraceData& trace, std::span<const TraceSpan> spans)
-      : trace_(trace), spans_(spans), ops_(spans, SpanChoice::kSubmitted), legacy_(legacy_streams(trace)) {
+  SuperfluousFinder(const TraceData& trace, std::span<const TraceSpan> spans,
+                    std::span<const TraceRecord* const> opened)
+      : trace_(trace), spans_(spans), ops_(spans, SpanChoice::kSubmitted), legacy_(legacy_streams(opened)) {
     for (std::uint32_t i = 0; i < trace.records.size(); ++i) {
       const TraceRecord& record = trace.records[i];
       if (is_command(record)) commands_[record.stream].push_back(i);
@@ -307,15 +308,16 @@ CheckReport check_trace(const TraceData& trace) {
   report.foreign = trace.foreign;
   if (report.foreign) return report;
   const std::vector<TraceSpan> spans = trace.spans();
+  const std::vector<const TraceRecord*> opened = trace.of({RecordKind::kStreamOpen});
   watch::NeededEdges needed;
   report.races = watch::check_races(trace, false, &needed);
   report.deadlocks = watch::find_deadlocks(trace, spans);
   // In a racy or incomplete trace it is undefined which waits are needed.
   if (report.races.races.empty() && trace.dropped == 0 && !needed.gave_up())
-    watch::SuperfluousFinder(trace, spans).find(needed, report);
+    watch::SuperfluousFinder(trace, spans, opened).find(needed, report);
   add_queue_delays(trace, spans, report.false_dependencies);
   std::ranges::stable_sort(report.false_dependencies, std::greater(), &FalseDependency::cost);
-  name_streams(report, watch::StreamNames(trace));
+  name_streams(report, watch::StreamNames(opened));
   return report;
 }
 

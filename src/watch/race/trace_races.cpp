@@ -112,7 +112,7 @@ using namespace watch;
 
 RaceReport check_races(const TraceData& trace) {
   RaceReport report = watch::check_races(trace, false, nullptr);
-  watch::name_streams(report, StreamNames(trace));
+  watch::name_streams(report, StreamNames(trace.of({RecordKind::kStreamOpen})));
   return report;
 }
 

@@ -204,16 +204,11 @@ void normalise(TraceData& data, RunNames names) {
   if (names == RunNames::kFromOps) name_runs(data.records);
 }
 
-bool times_fit(const TraceData& data) {
-  Picos sum = 0;
+bool TimeLimits::add(const TraceRecord& record) {
   const auto fits = [](Picos time) { return -kMaxTime <= time && time <= kMaxTime; };
-  for (const TraceRecord& record : data.records) {
-    if (!fits(record.queued) || !fits(record.started) || !fits(record.ended)) return false;
-    if (record.kind != RecordKind::kRun) continue;
-    sum += record.ended - record.started;
-    if (!fits(sum)) return false;
-  }
-  return true;
+  if (!fits(record.queued) || !fits(record.started) || !fits(record.ended)) return false;
+  if (record.kind == RecordKind::kRun) sum_ += record.ended - record.started;
+  return fits(sum_);
 }
 
 std::map<std::uint32_t, Picos> clock_origins(const TraceData& trace) {
@@ -239,10 +234,8 @@ Picos since_origin(const std::map<std::uint32_t, Picos>& origins, std::uint32_t 
   return static_cast<Picos>(static_cast<std::uint64_t>(time) - static_cast<std::uint64_t>(origin));
 }
 
-StreamNames::StreamNames(const TraceData& trace) {
-  for (const TraceRecord& record : trace.records) {
-    if (record.kind == RecordKind::kStreamOpen) open(record.stream, record.name);
-  }
+StreamNames::StreamNames(std::span<const TraceRecord* const> opened) {
+  for (const TraceRecord* record : opened) open(record->stream, record->name);
 }
 
 void StreamNames::open(std::uint64_t stream, std::string_view name) {
@@ -260,27 +253,37 @@ void StreamNames::close(std::uint64_t stream) {
 
 OpsOfStreams::OpsOfStreams(std::span<const TraceSpan> spans, SpanChoice choice) {
   for (const TraceSpan& span : spans) {
-    if (span.submit && (span.run || choice == SpanChoice::kSubmitted)) streams_[span.stream].push_back(&span);
+    if (span.submit && (span.run || choice == SpanChoice::kSubmitted)) streams_[span.stream].ops.push_back(&span);
   }
 }
 
-std::span<const TraceSpan* const> OpsOfStreams::of(std::uint64_t stream) const {
+// Sets `last` to the number of the stream's ops for which before(op) is true; these come first. Callers search in the
+// order of the trace, so it tries the ops around the last result first: in a long trace, each step of a search of the
+// whole stream misses the cache. Null: the stream has no ops.
+template <class Before>
+const OpsOfStreams::OpsOfStream* OpsOfStreams::count_first(std::uint64_t stream, const Before& before) const {
+  constexpr std::size_t kNear = 16;
   const auto found = streams_.find(stream);
-  if (found == streams_.end()) return {};
-  return found->second;
+  if (found == streams_.end()) return nullptr;
+  const OpsOfStream& result = found->second;
+  const std::vector<const TraceSpan*>& ops = result.ops;
+  std::size_t first = result.last - std::min(result.last, kNear), end = std::min(result.last + kNear, ops.size());
+  if ((first > 0 && !before(ops[first - 1])) || (end < ops.size() && before(ops[end]))) first = 0, end = ops.size();
+  const auto place = std::partition_point(ops.begin() + static_cast<std::ptrdiff_t>(first),
+                                          ops.begin() + static_cast<std::ptrdiff_t>(end), before);
+  result.last = static_cast<std::size_t>(place - ops.begin());
+  return &result;
 }
 
 const TraceSpan* OpsOfStreams::last_until(std::uint64_t stream, std::uint64_t position) const {
-  const auto ops = of(stream);
-  const auto later = std::ranges::upper_bound(ops, position, {}, &TraceSpan::position);
-  return later == ops.begin() ? nullptr : *std::prev(later);
+  const OpsOfStream* const found = count_first(stream, [&](const TraceSpan* op) { return op->position <= position; });
+  return found && found->last > 0 ? found->ops[found->last - 1] : nullptr;
 }
 
 const TraceSpan* OpsOfStreams::first_after(std::uint64_t stream, std::uint64_t sequence) const {
-  const auto ops = of(stream);
-  const auto first = std::partition_point(ops.begin(), ops.end(),
-                                          [&](const TraceSpan* op) { return op->submit->sequence <= sequence; });
-  return first == ops.end() ? nullptr : *first;
+  const OpsOfStream* const found =
+      count_first(stream, [&](const TraceSpan* op) { return op->submit->sequence <= sequence; });
+  return found && found->last < found->ops.size() ? found->ops[found->last] : nullptr;
 }
 
 std::vector<Arrow> arrows(const TraceData& trace, std::span<const TraceSpan> spans) {

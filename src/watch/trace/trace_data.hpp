@@ -46,8 +46,14 @@ inline constexpr std::size_t kMaxRanges = std::size_t{1} << 29;
 inline constexpr std::uint32_t kMaxRanks = 1U << 20;
 inline constexpr Picos kMaxTime = Picos{1} << 61;  // 26 days
 
-// Whether all times, and the sum of all durations, are within kMaxTime. Then sums of them cannot overflow.
-bool times_fit(const TraceData& data);
+// Checks that all times, and the sum of all durations, are within kMaxTime. Then sums of them cannot overflow.
+class TimeLimits {
+ public:
+  bool add(const TraceRecord& record);  // false: they are not
+
+ private:
+  Picos sum_ = 0;
+};
 
 // By device: the time that a file or page subtracts from the device's times. Clocks that count from the boot of the
 // machine are shifted to zero, because viewers compute in doubles. All such devices share one origin, so they stay
@@ -59,7 +65,8 @@ Picos since_origin(const std::map<std::uint32_t, Picos>& origins, std::uint32_t 
 class StreamNames {
  public:
   StreamNames() = default;
-  explicit StreamNames(const TraceData& trace);  // of all streams of the trace, which must outlive this object
+  // Of the streams that these records open. The records must outlive this object.
+  explicit StreamNames(std::span<const TraceRecord* const> opened);
 
   // The name must stay valid.
   void open(std::uint64_t stream, std::string_view name);
@@ -77,7 +84,7 @@ class StreamNames {
   std::deque<std::uint64_t> closed_;  // streams with names, in the order in which they were closed
 };
 
-// The submitted ops of each stream, to find the ops before and after a wait.
+// The submitted ops of each stream, to find the ops before and after a wait. One thread uses it.
 enum class SpanChoice { kSubmitted, kSubmittedAndRun };
 class OpsOfStreams {
  public:
@@ -88,8 +95,13 @@ class OpsOfStreams {
   const TraceSpan* first_after(std::uint64_t stream, std::uint64_t sequence) const;
 
  private:
-  std::span<const TraceSpan* const> of(std::uint64_t stream) const;
-  std::unordered_map<std::uint64_t, std::vector<const TraceSpan*>> streams_;
+  struct OpsOfStream {
+    std::vector<const TraceSpan*> ops;
+    mutable std::size_t last = 0;  // the last result of count_first()
+  };
+  template <class Before>
+  const OpsOfStream* count_first(std::uint64_t stream, const Before& before) const;
+  std::unordered_map<std::uint64_t, OpsOfStream> streams_;
 };
 
 // An arrow between two ops (span indices): from the last op that a wait covers to the first op that the wait delays.

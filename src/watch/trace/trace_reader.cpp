@@ -90,9 +90,9 @@ class TraceReader {
     } else {
       data_ = foreign_.finish();
       normalise(data_, RunNames::kKeep);
+      TimeLimits limits;
+      for (const TraceRecord& record : data_.records) check_times(limits, record);
     }
-    if (!times_fit(data_))
-      json_.fail("times are more than 26 days apart, or the durations of all ops together are more than 26 days");
     data_.text = texts_.owner();
     return std::move(data_);
   }
@@ -341,6 +341,7 @@ class TraceReader {
 
   // Converts times back to the clocks of the devices. The origins of the clocks are at the end of the file.
   void shift_times() {
+    TimeLimits limits;
     for (TraceRecord& record : data_.records) {
       const auto found = origins_.find(record.device);
       const Picos origin = found == origins_.end() ? 0 : found->second;
@@ -350,7 +351,12 @@ class TraceReader {
       }
       if (record.queued == kNoTime) record.queued = 0;
       else if (record.kind != RecordKind::kRun) shift(record.queued, origin);
+      check_times(limits, record);
     }
+  }
+  void check_times(TimeLimits& limits, const TraceRecord& record) const {
+    if (!limits.add(record))
+      json_.fail("times are more than 26 days apart, or the durations of all ops together are more than 26 days");
   }
 
   void shift(Picos& time, Picos origin) const {

@@ -39,7 +39,11 @@ std::string title_of(const TraceRecord& record, const watch::StreamNames& names)
 class TraceWriter {
  public:
   TraceWriter(const TraceData& data, base::OutputFile& out)
-      : data_(data), out_(out), spans_(data.spans()), names_(data), origins_(watch::clock_origins(data)) {}
+      : data_(data),
+        out_(out),
+        spans_(data.spans()),
+        names_(data.of({RecordKind::kStreamOpen})),
+        origins_(watch::clock_origins(data)) {}
 
   void write() {
     put("{{\"traceEvents\":[\n");
