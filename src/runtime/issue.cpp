@@ -52,22 +52,13 @@ struct Submission : base::NoCopy {
 // in the order of the stream.
 [[gnu::noinline]] std::uint64_t submit_observed(StreamState& stream, const Op& op) {
   const base::LockGuard lock(stream.observed);
-  // Initialises all fields: g++ would clear the record before it sets some of them, which takes longer.
   Record record{.kind = RecordKind::kSubmit,
                 .engine = op.engine,
-                .whole_device = false,
                 .device = stream.core->id,
-                .queue = -1,
                 .stream = stream.last_id,
-                .position = 0,
-                .other_stream = 0,
-                .other_position = 0,
                 .thread = base::thread_index(),
                 .queued = stream.core->backend->now(),
-                .started = 0,
-                .ended = 0,
                 .op = &op,
-                .range = {},
                 .name = op.name,
                 .here = op.here};
   if (op.kind == OpKind::kRecord) {
